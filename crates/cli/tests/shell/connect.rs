@@ -900,6 +900,58 @@ async fn data_is_sent_to_its_end_after_an_early_response() {
     }
 }
 
+// The server answers at the head of the request, and reads on.
+#[tokio::test]
+async fn data_that_is_not_sent_to_its_end_after_an_early_response_is_a_failure() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let early = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await.unwrap());
+                }
+                stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+                while let Ok(1..) = stream.read(&mut [0; 1024]).await {}
+            });
+        }
+    });
+    let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+    let http2 = format!("http://{}/", server.local_addr().unwrap());
+    tokio::spawn(server.serve(async |mut request: wireloom::Request| {
+        tokio::spawn(async move { request.bytes().await });
+        wireloom::Response::new(204)
+    }));
+    for (url, more) in [(&early, &[][..]), (&http2, &["--http2"])] {
+        // A folder: it can be opened.
+        let (code, _, errors) = connect(&[&[&**url, "--data", "@/"], more].concat(), "").await;
+        assert_eq!(code, 5, "{more:?}: {errors}");
+        assert!(errors.contains("--data cannot be read: "), "{more:?}: {errors}");
+
+        // The input ends too early, or does not end.
+        let args = ["-i", "--data", "@-", "-H", "Content-Length: 100", "--timeout", "2s"];
+        for (ends, expected, reason) in [
+            (true, 5, "the server answered 204, but not all of --data was sent: "),
+            (false, 6, "not all of --data was sent in time (--timeout)"),
+        ] {
+            let mut child = connect_command(&[&[&**url], &args[..], more].concat());
+            let mut child = child.stdin(Stdio::piped()).spawn().unwrap();
+            let mut head = BufReader::new(child.stdout.take().unwrap()).lines();
+            let status = timeout(DEADLINE, head.next_line()).await.unwrap().unwrap().unwrap();
+            assert!(status.contains("204"), "{status}");
+            let mut stdin = child.stdin.take().unwrap();
+            stdin.write_all(&[b'x'; 50]).await.unwrap();
+            let stdin = Some(stdin).filter(|_| !ends);
+            let (code, _, errors) = finish(child).await;
+            drop(stdin);
+            assert_eq!(code, expected, "{more:?}: {errors}");
+            assert!(errors.contains(reason), "{more:?}: {errors}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn input_that_cannot_be_sent_has_one_exit_code() {
     let server = Server::start(&[]).await;

@@ -175,27 +175,18 @@ pub struct Response {
     /// The content and the trailers. Until it is read, the server sends no more than the window allows. [`Body::bytes`] collects
     /// at most 64 MiB, see [`Body::with_len_max`]. Dropping it before its end also ends the content of the request.
     pub body: Body,
-    pub(super) connection: ResponseConnection,
-}
-
-/// The connection that a response came over.
-#[derive(Debug)]
-pub(super) enum ResponseConnection {
-    /// The task that completes the exchange; `None` if there is none.
-    Http1(Option<JoinHandle<()>>),
+    /// The task that sends the rest of the request; `None` if there is none.
+    pub(super) sending: Option<JoinHandle<Result<(), Error>>>,
     /// Kept open.
     #[cfg(feature = "http2")]
-    Http2(Http2),
+    pub(super) http2: Option<Http2>,
 }
 
 impl Response {
     /// The connection that the response came over; `None` for HTTP/1.1.
     #[cfg(feature = "http2")]
     pub fn into_http2(self) -> Option<Http2> {
-        match self.connection {
-            ResponseConnection::Http1(_) => None,
-            ResponseConnection::Http2(http2) => Some(http2),
-        }
+        self.http2
     }
 
     /// Ends the exchange in order before a program does: waits until the content of the request was sent, which a server may answer before
@@ -204,16 +195,24 @@ impl Response {
     ///
     /// # Cancel safety
     /// Dropping the future stops waiting; the exchange goes on.
-    pub async fn close(self) {
-        let Self { body, connection, .. } = self;
-        drop(body);
-        match connection {
-            ResponseConnection::Http1(None) => {}
-            // Its errors have been reported, or concern nobody any more.
-            ResponseConnection::Http1(Some(task)) => drop(task.await),
-            #[cfg(feature = "http2")]
-            ResponseConnection::Http2(http2) => http2.close().await,
+    ///
+    /// # Errors
+    /// The server answered with a status below 300, and the content of the request has not left to its end: it failed, has another length
+    /// than `Content-Length` says, or [`body`](Self::body) was dropped before its end; or the connection was lost, or the server accepted less
+    /// than 1 KiB of it in a minute ([`HttpError::BodyTimeout`]; over HTTP/2 as its limits say). It is no error if the server asks for no more
+    /// (RFC 9113 §8.1).
+    pub async fn close(self) -> Result<(), Error> {
+        drop(self.body);
+        let sent = match self.sending {
+            // The content has panicked, or the runtime ends.
+            Some(task) => task.await.unwrap_or(Err(Error::Http(HttpError::ConnectionLost))),
+            None => Ok(()),
+        };
+        #[cfg(feature = "http2")]
+        if let Some(http2) = self.http2 {
+            http2.close().await;
         }
+        sent
     }
 }
 
@@ -263,8 +262,15 @@ impl Exchange {
                 Answer::Interim(head) => head,
                 Answer::Final(version, Head { status, headers }, body) => {
                     let body = body.with_len_max(BODY_LEN_MAX);
-                    let connection = ResponseConnection::Http1(pending.take_task());
-                    self.response = Some(Response { version, status, headers, body, connection });
+                    self.response = Some(Response {
+                        version,
+                        status,
+                        headers,
+                        body,
+                        sending: pending.take_task(),
+                        #[cfg(feature = "http2")]
+                        http2: None,
+                    });
                     return Ok(None);
                 }
             },

@@ -81,7 +81,7 @@ pub(super) struct PendingResponse {
     pub(super) peer: Option<SocketAddr>,
     pub(super) tls: Option<TlsInfo>,
     /// `None` once the response owns it: it continues until the exchange is complete.
-    task: Option<JoinHandle<()>>,
+    task: Option<JoinHandle<Result<(), Error>>>,
     server: Server,
     http11_servers: Http11Servers,
 }
@@ -187,7 +187,7 @@ impl PendingResponse {
     }
 
     /// The task that sends and receives the rest. The response has arrived.
-    pub(super) fn take_task(&mut self) -> Option<JoinHandle<()>> {
+    pub(super) fn take_task(&mut self) -> Option<JoinHandle<Result<(), Error>>> {
         self.task.take()
     }
 
@@ -227,7 +227,13 @@ struct Progress {
 
 impl Progress {
     /// Ready when too little was accepted in time, or the connection is lost. `is_idle`: no bytes wait for the server.
-    fn poll_stalled(&mut self, cx: &mut Context<'_>, io: &Io, written: u64, is_idle: bool) -> Poll<()> {
+    fn poll_stalled(
+        &mut self,
+        cx: &mut Context<'_>,
+        io: &Io,
+        written: u64,
+        is_idle: bool,
+    ) -> Poll<HttpError> {
         let sent = io.left_len().unwrap_or(written);
         loop {
             let timer = self.timer.get_or_insert_with(|| {
@@ -239,8 +245,11 @@ impl Progress {
             }
             ready!(timer.as_mut().poll(cx));
             self.timer = None;
-            if sent < self.goal || io.has_error() {
-                return Poll::Ready(());
+            if io.has_error() {
+                return Poll::Ready(HttpError::ConnectionLost);
+            }
+            if sent < self.goal {
+                return Poll::Ready(HttpError::BodyTimeout);
             }
         }
     }
@@ -284,16 +293,19 @@ struct RequestTask {
 }
 
 impl RequestTask {
-    async fn run(mut self) {
+    /// # Errors
+    /// The content of the request was not sent to its end after a response of success. Failures before that are those of the exchange.
+    async fn run(mut self) -> Result<(), Error> {
         let ended = poll_fn(|cx| {
             // The content has failed, not the connection.
             self.poll_send(cx).map_err(|error| Failure { error, unanswered: None })?;
             let received = ready!(self.poll_receive(cx));
             received.map_err(|error| Failure { error, unanswered: self.unanswered() })?;
-            self.poll_sent(cx).map(Ok::<_, Failure>)
+            self.poll_sent(cx).map_err(|error| Failure { error: error.into(), unanswered: None })
         });
         let ended = ended.await;
         let is_reusable = ended.is_ok() && self.is_reusable();
+        let (is_answered, is_accepted) = (self.body_reader.is_some(), self.progress.is_some());
         let Self { mut connection, home, announced, answers, complete, .. } = self;
         let hand_over = |complete: Option<Answer>| {
             // The caller may have dropped the exchange.
@@ -310,9 +322,15 @@ impl RequestTask {
                 // The exchange is complete: errors do not matter.
                 let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, shutdown).await;
             }
-            // The caller may have dropped the exchange. A response body reports by itself that it is incomplete.
+            // A response body reports by itself that it is incomplete.
+            (Err(failure), _) if is_answered => {
+                hand_over(complete);
+                return if is_accepted { Err(failure.error) } else { Ok(()) };
+            }
+            // The caller may have dropped the exchange.
             (Err(failure), _) => drop(answers.send(Err(failure))),
         }
+        Ok(())
     }
 
     /// `Some` before the first byte of a response.
@@ -335,19 +353,28 @@ impl RequestTask {
         self.content.is_none() && self.out.is_empty() && !self.unflushed
     }
 
-    /// Ready when the content needs no more time after the response. RFC 9110 §7.5: a response of success does not end it. Any other does,
-    /// and so does a caller that drops the response before its end.
-    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.has_sent() || !self.has_received() {
-            return Poll::Ready(());
+    /// Ready when the content needs no more time after the response. RFC 9110 §7.5: a response of success does not end it. Any other does.
+    ///
+    /// # Errors
+    /// Not all of the content was sent after a response of success. A caller that drops the response before its end ends it too.
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HttpError>> {
+        let has_sent = self.has_sent();
+        let Some(progress) = &mut self.progress else { return Poll::Ready(Ok(())) };
+        if self.was_cut {
+            return Poll::Ready(Err(HttpError::ConnectionLost));
         }
-        let Some(progress) = &mut self.progress else { return Poll::Ready(()) };
+        if has_sent {
+            return Poll::Ready(Ok(()));
+        }
+        if self.body_reader.as_ref().is_none_or(|reader| reader.end() != Some(BodyEnd::Complete)) {
+            return Poll::Ready(Err(HttpError::Closed));
+        }
         // The caller may produce the content after it.
         if let Some(answer) = self.complete.take() {
             let _ = self.answers.send(Ok(answer));
         }
         let is_idle = self.out.is_empty() && !self.unflushed;
-        progress.poll_stalled(cx, &self.connection.io, self.written, is_idle)
+        progress.poll_stalled(cx, &self.connection.io, self.written, is_idle).map(Err)
     }
 
     /// Sends until the transport is full.
@@ -502,12 +529,12 @@ impl RequestTask {
                 (Answer::Interim(Head { status, headers }), false)
             }
             _ => {
-                if self.continue_timer.take().is_some() {
-                    // The server does not want the content.
+                let is_wanted = self.continue_timer.take().is_none();
+                if !is_wanted {
                     self.content = None;
                     self.was_cut = true;
                 }
-                self.progress = (status < 300).then(Progress::default);
+                self.progress = (is_wanted && status < 300).then(Progress::default);
                 let framing = Framing::of_response(&headers, version, status, self.is_head);
                 let framing = framing.map_err(|(_, why)| Error::Http(HttpError::Malformed(why)))?;
                 // RFC 9112 §9.3.

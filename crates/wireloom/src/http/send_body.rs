@@ -13,8 +13,8 @@ use crate::http2::SendStream;
 /// §8.1.1).
 ///
 /// # Errors
-/// The stream was reset, or the connection failed.
-pub(crate) async fn send_body(mut send: SendStream, mut body: Body) -> Result<(), HttpError> {
+/// The stream was reset, the connection failed, or the body did.
+pub(crate) async fn send_body(send: &mut SendStream, mut body: Body) -> Result<(), HttpError> {
     loop {
         // The next chunk is produced when the peer has accepted the last one.
         let capacity = poll_fn(|cx| match send.poll_capacity(cx) {
@@ -25,7 +25,7 @@ pub(crate) async fn send_body(mut send: SendStream, mut body: Body) -> Result<()
             Some(capacity) => drop(capacity?),
             None => {
                 send.fail(&HttpError::ConnectionLost);
-                return Ok(());
+                return Err(HttpError::ConnectionLost);
             }
         }
         let next = poll_fn(|cx| match body.poll_chunk(cx) {
@@ -37,7 +37,7 @@ pub(crate) async fn send_body(mut send: SendStream, mut body: Body) -> Result<()
             Some(Some(Ok(chunk))) => send.send(chunk, false)?,
             Some(Some(Err(error))) => {
                 send.fail(&error);
-                return Ok(());
+                return Err(error);
             }
             Some(None) => {
                 return match body.trailers() {

@@ -87,6 +87,7 @@ async fn exchange(requests: Requests, len: usize) -> Result<usize, HttpError> {
         send.send(Bytes::from_static(&[7; 250]), false)?;
     }
     send.send(Bytes::new(), true)?;
+    poll_fn(|cx| send.poll_sent(cx)).await?;
     drop(send);
     reading.await.unwrap()
 }

@@ -115,6 +115,35 @@ impl SendStream {
         }
     }
 
+    /// Whether everything that was sent, up to the end of the stream, has left.
+    pub(crate) fn is_sent(&self) -> bool {
+        let mut state = self.shared.lock();
+        let State { slots, core, .. } = &mut *state;
+        let has_failed = slots.get(self.stream).is_none_or(|slot| slot.error.is_some());
+        self.done && !has_failed && core.queued(self.stream.key) == 0 && !core.wants_write()
+    }
+
+    /// Ready when everything that was sent, up to the end of the stream, has left.
+    ///
+    /// # Errors
+    /// The stream was reset, or the connection failed.
+    pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HttpError>> {
+        let mut state = self.shared.lock();
+        let State { slots, deferred, unsent, .. } = &mut *state;
+        let Some(slot) = slots.get(self.stream) else { return Poll::Ready(Err(HttpError::Closed)) };
+        match &slot.error {
+            _ if slot.is_sent => Poll::Ready(Ok(())),
+            Some(error) => Poll::Ready(Err(error.clone())),
+            None => {
+                deferred.register(&mut slot.sender, cx);
+                // The unlock wakes it if that has happened.
+                unsent.retain(|one| one.key != self.stream.key);
+                unsent.push(self.stream);
+                Poll::Pending
+            }
+        }
+    }
+
     /// Sends content.
     ///
     /// # Errors
@@ -134,11 +163,18 @@ impl SendStream {
         self.command(true, |state, key| state.core.send_trailers(key, to_fields(trailers)))
     }
 
-    /// Resets the stream because its content has failed: with the code of the stream that it was forwarded from, if that was reset.
+    /// Resets the stream because its content has failed: with the code of the stream that it was forwarded from, if that was reset. Whoever
+    /// waits for the answer learns why.
     pub(crate) fn fail(&mut self, error: &HttpError) {
-        self.reset(match *error {
-            HttpError::StreamReset(code) if code != ErrorCode::NO_ERROR => code,
-            _ => code_of_incomplete(self.shared.role()),
+        self.done = true;
+        let key = self.stream.key;
+        self.shared.command(|state| {
+            let code = match *error {
+                HttpError::StreamReset(code) if code != ErrorCode::NO_ERROR => code,
+                _ => code_of_incomplete(state.core.role()),
+            };
+            let _ = state.core.reset(key, code);
+            state.fail_stream(key, error);
         });
     }
 

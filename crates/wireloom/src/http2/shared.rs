@@ -52,10 +52,6 @@ impl Shared {
         self.state.lock()
     }
 
-    pub(super) fn role(&self) -> Role {
-        self.lock().core.role()
-    }
-
     /// Runs a command of a handle, and wakes the driver if that gave it something to do.
     pub(super) fn command<T>(&self, run: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();

@@ -38,6 +38,8 @@ pub(super) struct Slot {
     pub(super) receiving: Receiving,
     /// END_STREAM was sent or is queued.
     pub(super) finished: bool,
+    /// END_STREAM, and all output before it, has left.
+    pub(super) is_sent: bool,
     /// The status of the response, which has ended, was below 300.
     pub(super) is_accepted: bool,
     /// It is read as a transport.
@@ -50,7 +52,7 @@ pub(super) struct Slot {
     pub(super) error: Option<HttpError>,
     /// Waits for a head or content.
     pub(super) receiver: WakerSlot,
-    /// Waits for send capacity.
+    /// Waits for send capacity, or for the last output to leave.
     pub(super) sender: WakerSlot,
     /// The task that runs the handler; waits for the stream to fail.
     pub(super) handler: WakerSlot,

@@ -25,6 +25,8 @@ pub(super) struct State {
     pub(super) core: Connection,
     pub(super) slots: Slots,
     pub(super) unread: UnreadRequests,
+    /// Streams whose sender waits until everything has left.
+    pub(super) unsent: Vec<StreamRef>,
     pub(super) peer_preface: PeerPreface,
     /// The code of the peer's last GOAWAY.
     pub(super) goaway: Option<ErrorCode>,
@@ -54,6 +56,9 @@ impl Guardable for State {
 
     fn before_unlock(&mut self) {
         self.defer_spent();
+        if !self.unsent.is_empty() && !self.core.wants_write() {
+            self.wake_sent();
+        }
     }
 }
 
@@ -86,6 +91,7 @@ impl State {
             core,
             slots: Slots::default(),
             unread: UnreadRequests::default(),
+            unsent: Vec::new(),
             peer_preface: PeerPreface::Partial(0),
             goaway: None,
             failure: None,
@@ -203,6 +209,19 @@ impl State {
         if !is_read && self.core.contains(key) {
             self.unread.add(key, is_accepted, self.now());
         }
+    }
+
+    /// Wakes the senders of streams of which nothing is queued. There is no other output either.
+    fn wake_sent(&mut self) {
+        let Self { unsent, slots, core, deferred, .. } = self;
+        unsent.retain(|&stream| {
+            let Some(slot) = slots.get(stream).filter(|slot| slot.error.is_none()) else { return false };
+            slot.is_sent = core.queued(stream.key) == 0;
+            if slot.is_sent {
+                deferred.wake(&mut slot.sender);
+            }
+            !slot.is_sent
+        });
     }
 
     pub(super) fn add_caller_memory(&mut self, change: i64) {

@@ -314,7 +314,7 @@ async fn send_stream(
     if none {
         return Ok(());
     }
-    send_body(send, body).await
+    send_body(&mut send, body).await
 }
 
 /// The fields of a response, without its length.

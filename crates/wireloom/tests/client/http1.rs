@@ -203,7 +203,7 @@ async fn content_is_sent_after_a_response_of_success() {
                     sender.send(vec![7; LEN / 8]).await.unwrap();
                 }
             }
-            response.close().await;
+            response.close().await.unwrap();
             assert_eq!(received.recv().await, Some(LEN), "{head} {is_pooled} {is_stream}");
         }
     }
@@ -214,6 +214,63 @@ async fn content_is_sent_after_a_response_of_success() {
     assert_eq!(connector.request(request).await.unwrap().status, 403);
     assert_eq!(received.recv().await, Some(0));
     assert!(sender.send("ok").await.is_err());
+}
+
+#[tokio::test]
+async fn close_reports_content_that_was_not_sent_to_its_end() {
+    let pool = Pool::new(Connector::new());
+    let short = HttpError::Malformed("the content is not as long as Content-Length says");
+    for (head, is_pooled, is_accepted) in [
+        ("204 No Content", false, true),
+        ("204 No Content", true, true),
+        ("200 OK\r\nContent-Length: 2\r\n\r\nok", false, true),
+        ("403 Forbidden\r\nContent-Length: 0", false, false),
+    ] {
+        for (is_aborted, error) in [(true, HttpError::ConnectionLost), (false, short.clone())] {
+            let (url, _received) = answer_early(head, 100).await;
+            let (mut sender, body) = Body::channel();
+            let request = Request::post(&url, body).header("content-length", "100");
+            let response = match is_pooled {
+                true => pool.request(request).await,
+                false => Connector::new().request(request).await,
+            };
+            let mut response = response.unwrap();
+            response.body.bytes().await.unwrap();
+            // Fails if the server has refused the content.
+            let _ = sender.send(vec![7; 50]).await;
+            if is_aborted {
+                sender.abort()
+            } else {
+                drop(sender)
+            }
+            let expected = if is_accepted { Err(Error::Http(error)) } else { Ok(()) };
+            assert_eq!(response.close().await, expected, "{head} {is_pooled} {is_aborted}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn close_reports_content_that_a_dropped_response_has_ended() {
+    for (len, expected) in [(100, Err(Error::Http(HttpError::Closed))), (0, Ok(()))] {
+        let (url, _received) = answer_early("200 OK\r\nContent-Length: 30\r\n\r\nok", 100).await;
+        let (_sender, mut body) = Body::channel();
+        if len == 0 {
+            body = Body::empty();
+        }
+        let request = Request::post(&url, body).header("content-length", len.to_string());
+        let response = Connector::new().request(request).await.unwrap();
+        assert_eq!(response.close().await, expected, "{len}");
+    }
+}
+
+// The server takes half of it.
+#[tokio::test]
+async fn close_reports_a_server_that_closes_before_the_end_of_the_content() {
+    const LEN: usize = 16 << 20;
+    let (url, _received) = answer_early("204 No Content", LEN / 2).await;
+    let request = Request::post(&url, vec![7; LEN]).header("content-length", LEN.to_string());
+    let response = Connector::new().request(request).await.unwrap();
+    assert_eq!(response.close().await, Err(Error::Http(HttpError::ConnectionLost)));
 }
 
 /// A connector whose server answers at the head of each request. It then waits for `delay`, and reads `len` bytes of content every 30 s;
@@ -251,7 +308,9 @@ async fn a_server_that_accepts_too_little_content_after_its_response_is_left() {
             Request::post("http://localhost/", vec![7; LEN]).header("content-length", LEN.to_string());
         let response = connector.request(request).await.unwrap();
         let start = tokio::time::Instant::now();
-        response.close().await;
+        let closed = response.close().await;
+        let expected = if is_left { Err(Error::Http(HttpError::BodyTimeout)) } else { Ok(()) };
+        assert_eq!(closed, expected, "{accepted}");
         assert_eq!(start.elapsed().as_secs() < 120, is_left, "{accepted}: {:?}", start.elapsed());
         assert_eq!(received.recv().await.unwrap() < LEN, is_left, "{accepted}");
     }
@@ -267,7 +326,7 @@ async fn content_may_be_produced_long_after_the_response() {
     tokio::time::sleep(Duration::from_secs(115)).await;
     sender.send(vec![7; 5000]).await.unwrap();
     drop(sender);
-    response.close().await;
+    response.close().await.unwrap();
     assert_eq!(received.recv().await, Some(5000));
 }
 
@@ -288,7 +347,8 @@ async fn a_connection_that_is_lost_after_the_response_is_left() {
     let response = Connector::new().request(request).await.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
     tokio::time::pause();
-    tokio::time::timeout(Duration::from_secs(100), response.close()).await.unwrap();
+    let closed = tokio::time::timeout(Duration::from_secs(100), response.close()).await.unwrap();
+    assert_eq!(closed, Err(Error::Http(HttpError::ConnectionLost)));
 }
 
 #[tokio::test]

@@ -184,8 +184,9 @@ async fn content_is_sent_after_a_response_of_success() {
             let request = Request::post(&url, body);
             let response = Connector::new().http2(true).request(request).await.unwrap();
             assert_eq!((response.version, response.status), (Version::Http2, 204));
-            let closing =
-                tokio::spawn(async move { if is_dropped { drop(response) } else { response.close().await } });
+            let closing = tokio::spawn(async move {
+                if is_dropped { drop(response) } else { response.close().await.unwrap() }
+            });
             if shuts_down {
                 handle.shut_down();
             }
@@ -200,6 +201,65 @@ async fn content_is_sent_after_a_response_of_success() {
             }
         }
     }
+}
+
+// The response is complete. RFC 9113 §8.1: with NO_ERROR the server asks for no more of the request.
+#[tokio::test]
+async fn close_reports_content_that_was_not_sent_to_its_end() {
+    let mut config = Config::new(Role::Server);
+    // The window is never opened again.
+    config.settings.initial_window_size = 1_000;
+    config.auto_release = false;
+    let script = |core: &mut Connection, event: ScriptEvent<'_>| {
+        let ScriptEvent::Request(request) = event else { return };
+        core.send_response(request.stream, status(b"204"), true).unwrap();
+        match &*request.path {
+            "/enough" => core.reset(request.stream, ErrorCode::NO_ERROR).unwrap(),
+            "/reset" => core.reset(request.stream, ErrorCode::INTERNAL_ERROR).unwrap(),
+            _ => {}
+        }
+    };
+    let address = scripted::serve(config, script).await;
+    let mut client = Config::new(Role::Client);
+    client.limits.stall_timeout = Duration::from_millis(300);
+    let connector = Connector::new().http2(true).http2_config(client);
+    let lost = Err(Error::Http(HttpError::ConnectionLost));
+    let reset = |code| Err(Error::Http(HttpError::StreamReset(code)));
+    for (path, len, expected) in [
+        ("/abort", 50, lost),
+        ("/enough", 2_000, Ok(())),
+        ("/reset", 2_000, reset(ErrorCode::INTERNAL_ERROR)),
+        ("/stall", 2_000, reset(ErrorCode::ENHANCE_YOUR_CALM)),
+        ("/all", 1_000, Ok(())),
+    ] {
+        for is_stream in [false, true] {
+            let (mut body, mut sender) = (Body::from(vec![7; len]), None);
+            if is_stream {
+                let (producer, content) = Body::channel();
+                (body, sender) = (content, Some(producer));
+            } else if path == "/abort" {
+                continue;
+            }
+            let request = Request::post(format!("http://{address}{path}"), body);
+            let response = connector.request(request).await.unwrap();
+            if let Some(mut sender) = sender {
+                // Fails once the stream is reset.
+                let _ = sender.send(vec![7; len]).await;
+                if path == "/abort" {
+                    sender.abort();
+                }
+            }
+            let closed = tokio::time::timeout(Duration::from_secs(20), response.close()).await.unwrap();
+            assert_eq!(closed, expected, "{path} {is_stream}");
+        }
+    }
+    let (mut sender, body) = Body::channel();
+    let request = Request::post(format!("http://{address}/"), body).header("content-length", "100");
+    let response = connector.request(request).await.unwrap();
+    sender.send(vec![7; 50]).await.unwrap();
+    drop(sender);
+    let closed = response.close().await;
+    assert!(matches!(closed, Err(Error::Http(HttpError::Http2(_)))), "{closed:?}");
 }
 
 #[tokio::test]

@@ -3,11 +3,14 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_core::Stream;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use wireloom::client::{Request, Response, is_same_origin, redirect_url};
 use wireloom::{Body, Error, Headers};
 
@@ -17,7 +20,7 @@ use super::output::Output;
 use super::trace::{Trace, print_failure, without_secrets};
 use crate::args::Connect;
 use crate::exit::Exit;
-use crate::terminal::{self, count};
+use crate::terminal::count;
 
 /// The number of bytes that are read at once.
 const CHUNK_LEN: usize = 64 << 10;
@@ -29,11 +32,16 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 const PROGRESS_LEN: usize = 1 << 10;
 
+const NO_RESPONSE: &str = "the response did not arrive in time";
+
 /// Why there is no complete response.
 enum Failure {
     Request(Error),
     Usage(String),
-    TimedOut(&'static str),
+    /// What was waited for, and the option.
+    TimedOut(&'static str, &'static str),
+    /// The response is complete, with this status; `--data` was not sent to its end.
+    Unsent(u16, Error),
     /// The content ended early; this has been reported.
     Incomplete,
     Output(io::Error),
@@ -47,12 +55,7 @@ impl From<Error> for Failure {
 
 /// Makes the request that the arguments describe, and follows redirects if they allow that.
 pub(super) async fn run(args: &Connect, mut output: Output, trace: &Trace, notes: &Notes) -> Exit {
-    let exchange = exchange(args, &mut output, trace, notes);
-    let result = match args.timeout {
-        Some(limit) => timeout(limit, exchange).await.unwrap_or(Err(Failure::TimedOut("--timeout"))),
-        None => exchange.await,
-    };
-    match result {
+    match exchange(args, &mut output, trace, notes).await {
         Ok(status) if status < 400 => Exit::Success,
         Ok(status) => {
             notes.print_error(&format!("the server answered {status}"));
@@ -66,18 +69,50 @@ pub(super) async fn run(args: &Connect, mut output: Output, trace: &Trace, notes
             notes.print_error(&error);
             Exit::Usage
         }
-        Err(Failure::TimedOut(option)) => {
-            let url = without_secrets(&args.url);
-            notes.print_error(&format!("{url}: the response did not arrive in time ({option})"));
+        Err(Failure::TimedOut(what, option)) => {
+            notes.print_error(&format!("{}: {what} ({option})", without_secrets(&args.url)));
             Exit::TimedOut
+        }
+        Err(Failure::Unsent(status, error)) => {
+            let url = without_secrets(&args.url);
+            notes.print_error(&format!(
+                "{url}: the server answered {status}, but not all of --data was sent: {error}"
+            ));
+            Exit::Broken
         }
         Err(Failure::Incomplete) => Exit::Broken,
         Err(Failure::Output(error)) => notes.unwritable(&error),
     }
 }
 
-/// Makes the request and writes the response; returns its status.
+/// Makes the request and writes the response, within `--timeout`; returns its status.
 async fn exchange(args: &Connect, output: &mut Output, trace: &Trace, notes: &Notes) -> Result<u16, Failure> {
+    let deadline = args.timeout.and_then(|limit| Instant::now().checked_add(limit));
+    let response = before(deadline, answered(args, output, trace, notes)).await;
+    let response = response.ok_or(Failure::TimedOut(NO_RESPONSE, "--timeout"))??;
+    let status = response.status;
+    // The server may have answered before all of `--data` has arrived.
+    let closed = before(deadline, response.close()).await;
+    let closed = closed.ok_or(Failure::TimedOut("not all of --data was sent in time", "--timeout"))?;
+    closed.map_err(|error| Failure::Unsent(status, error))?;
+    Ok(status)
+}
+
+/// The output of `future`; `None` if it takes longer.
+async fn before<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
+    match deadline {
+        Some(deadline) => timeout_at(deadline, future).await.ok(),
+        None => Some(future.await),
+    }
+}
+
+/// Makes the request and writes the response.
+async fn answered(
+    args: &Connect,
+    output: &mut Output,
+    trace: &Trace,
+    notes: &Notes,
+) -> Result<Response, Failure> {
     let (mut url, mut redirects, mut keeps_secrets) = (args.url.clone(), args.redirects_max(), true);
     let mut method = match &args.request.method {
         Some(method) => method.clone(),
@@ -143,7 +178,8 @@ async fn send(
         exchange.response().await
     };
     let limit = args.request.response_timeout.unwrap_or(RESPONSE_TIMEOUT);
-    let response = timeout(limit, head).await.map_err(|_| Failure::TimedOut("--response-timeout"))??;
+    let response = timeout(limit, head).await;
+    let response = response.map_err(|_| Failure::TimedOut(NO_RESPONSE, "--response-timeout"))??;
     if args.display.verbose > 0 {
         trace.response(response.version, response.status, &response.headers);
     }
@@ -157,7 +193,7 @@ async fn receive(
     output: &mut Output,
     trace: &Trace,
     notes: &Notes,
-) -> Result<u16, Failure> {
+) -> Result<Response, Failure> {
     output.begin();
     if args.shows_head() {
         let head = trace.head(response.version, response.status, &response.headers);
@@ -172,7 +208,7 @@ async fn receive(
         let chunk = match stall_timeout {
             Some(limit) => within(limit, &mut waited, response.body.chunk())
                 .await
-                .ok_or(Failure::TimedOut("--stall-timeout"))?,
+                .ok_or(Failure::TimedOut(NO_RESPONSE, "--stall-timeout"))?,
             None => response.body.chunk().await,
         };
         let chunk = match chunk {
@@ -201,10 +237,7 @@ async fn receive(
         trace.trailers(trailers.iter());
         notes.print(&format!("* {} received", count(len as u64, "byte")));
     }
-    let status = response.status;
-    // The server may have answered before all of `--data` has arrived.
-    response.close().await;
-    Ok(status)
+    Ok(response)
 }
 
 /// Waits for `future` until `waited` has grown to `limit`. Only this wait counts, in steps: not the time in which the output is written, or
@@ -237,37 +270,35 @@ fn body(args: &Connect) -> Result<Option<Body>, String> {
 /// A body that streams from `source`, at the pace of the server. A thread reads, because neither a file nor a terminal
 /// can be read without blocking.
 fn stream(mut source: Box<dyn Read + Send>) -> Body {
-    let (read, mut chunks) = mpsc::channel(1);
+    let (read, chunks) = mpsc::channel(1);
     std::thread::spawn(move || {
         loop {
             let mut chunk = vec![0; CHUNK_LEN];
-            let len = source.read(&mut chunk);
-            chunk.truncate(*len.as_ref().unwrap_or(&0));
-            let is_last = !matches!(len, Ok(1..));
-            if read.blocking_send(len.map(|_| chunk)).is_err() || is_last {
+            let read_len = source.read(&mut chunk);
+            chunk.truncate(*read_len.as_ref().unwrap_or(&0));
+            let next = match read_len {
+                Ok(0) => return,
+                Ok(_) => Ok(chunk.into()),
+                Err(error) => Err(io::Error::new(error.kind(), format!("--data cannot be read: {error}"))),
+            };
+            let is_last = next.is_err();
+            if read.blocking_send(next).is_err() || is_last {
                 return;
             }
         }
     });
-    let (mut sender, body) = Body::channel();
-    tokio::spawn(async move {
-        while let Some(chunk) = chunks.recv().await {
-            match chunk {
-                Ok(chunk) if chunk.is_empty() => return,
-                Ok(chunk) => {
-                    if sender.send(chunk).await.is_err() {
-                        return;
-                    }
-                }
-                Err(error) => {
-                    terminal::print_error(format_args!("--data cannot be read: {error}"));
-                    // Abort, so that the server does not treat the content as complete.
-                    return sender.abort();
-                }
-            }
-        }
-    });
-    body
+    Body::from_stream(Chunks(chunks))
+}
+
+/// What the thread has read.
+struct Chunks(mpsc::Receiver<io::Result<Bytes>>);
+
+impl Stream for Chunks {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        self.0.poll_recv(cx)
+    }
 }
 
 #[cfg(test)]

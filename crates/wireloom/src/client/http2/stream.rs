@@ -1,14 +1,26 @@
 //! The stream of a request over HTTP/2: content that is sent, the response that arrives.
 
+use std::future::poll_fn;
+
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use wireloom_http2::error::ErrorCode;
 use wireloom_http2::priority::Priority;
 
 use super::Http2;
-use crate::client::exchange::{BODY_LEN_MAX, CONTINUE_TIMEOUT, Response, ResponseConnection};
-use crate::error::HttpError;
+use crate::client::exchange::{BODY_LEN_MAX, CONTINUE_TIMEOUT, Response};
+use crate::error::{Error, HttpError};
 use crate::headers::Head;
 use crate::http::{Body, Version, send_body};
 use crate::http2::{RecvStream, SendStream};
+
+/// The content of the request once it is not held back.
+enum Content {
+    None,
+    /// All of it is queued.
+    Queued(SendStream),
+    Streamed(JoinHandle<Result<(), Error>>),
+}
 
 /// A stream of HTTP/2.
 pub(in crate::client) struct Stream {
@@ -17,6 +29,7 @@ pub(in crate::client) struct Stream {
     /// The content, while it waits for `100 Continue`, and how long it waits.
     held: Option<(SendStream, Body)>,
     held_until: Instant,
+    content: Content,
     is_head: bool,
     pub(in crate::client) http2: Http2,
 }
@@ -31,7 +44,8 @@ impl Stream {
         http2: Http2,
     ) -> Self {
         let held_until = Instant::now() + CONTINUE_TIMEOUT;
-        let mut stream = Self { recv: Some(recv), held: content, held_until, is_head, http2 };
+        let (recv, held, content) = (Some(recv), content, Content::None);
+        let mut stream = Self { recv, held, held_until, content, is_head, http2 };
         if !expects {
             stream.send_held();
         }
@@ -41,11 +55,14 @@ impl Stream {
     /// Sends the content that was held back.
     pub(in crate::client) fn send_held(&mut self) {
         if let Some((mut send, mut body)) = self.held.take() {
-            match body.whole() {
-                // When this fails, the response reports the error of the stream.
-                Some(bytes) => drop(send.send(bytes, true)),
-                None => drop(tokio::spawn(send_body(send, body))),
-            }
+            self.content = match body.whole() {
+                Some(bytes) => {
+                    // When this fails, the response reports the error of the stream.
+                    let _ = send.send(bytes, true);
+                    Content::Queued(send)
+                }
+                None => Content::Streamed(tokio::spawn(send_all(send, Some(body)))),
+            };
         }
     }
 
@@ -82,7 +99,30 @@ impl Stream {
             Some(len) if self.is_head || status == 304 => Body::omitted(len),
             _ => Body::http2(recv, len).with_len_max(BODY_LEN_MAX),
         };
-        let connection = ResponseConnection::Http2(self.http2.clone());
-        Ok(Response { version: Version::Http2, status, headers, body, connection })
+        let sending = match std::mem::replace(&mut self.content, Content::None) {
+            Content::Queued(send) if !send.is_sent() => Some(tokio::spawn(send_all(send, None))),
+            Content::Streamed(task) => Some(task),
+            Content::None | Content::Queued(_) => None,
+        };
+        let http2 = Some(self.http2.clone());
+        Ok(Response { version: Version::Http2, status, headers, body, sending, http2 })
+    }
+}
+
+/// Sends content, if not all of it is queued, and waits until everything has left.
+///
+/// # Errors
+/// As for [`send_body`].
+async fn send_all(mut send: SendStream, content: Option<Body>) -> Result<(), Error> {
+    let sending = async {
+        if let Some(body) = content {
+            send_body(&mut send, body).await?;
+        }
+        poll_fn(|cx| send.poll_sent(cx)).await
+    };
+    match sending.await {
+        // RFC 9113 §8.1: the response needs no more of the request.
+        Err(HttpError::StreamReset(ErrorCode::NO_ERROR)) => Ok(()),
+        sent => Ok(sent?),
     }
 }
