@@ -135,8 +135,16 @@ impl Clients {
         }
     }
 
-    /// Removes a connection. Returns what its end is reported for.
+    /// Removes a connection, unless its end is still to be reported, which this returns then. To be called again once that is done: a
+    /// connection is listed until its end is reported.
     pub(crate) fn remove(&mut self, client: &Arc<Client>) -> Option<Opened> {
+        if let Some(opened) = self.opened.remove(&client.id) {
+            return Some(opened);
+        }
+        // A storm of connections leaves no memory behind.
+        if self.opened.is_empty() {
+            self.opened = HashMap::new();
+        }
         self.timers.remove(client);
         self.connecting.end(client.id);
         self.end_unanswered(client.id);
@@ -146,12 +154,7 @@ impl Clients {
                 self.by_user.remove(client.user());
             }
         }
-        let opened = self.opened.remove(&client.id);
-        // A storm of connections leaves no memory behind.
-        if self.opened.is_empty() {
-            self.opened = HashMap::new();
-        }
-        opened
+        None
     }
 
     /// Notes that the end of a connection is to be reported.

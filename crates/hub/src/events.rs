@@ -137,6 +137,12 @@ impl Events {
         }
     }
 
+    /// Nothing ends while this is held.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Sized + '_ {
+        lock(&self.ended)
+    }
+
     fn queue(&self) -> Result<&dyn EventQueue, EngineError> {
         self.engine
             .events()
@@ -179,30 +185,42 @@ impl Events {
         self.is_queued() && self.queued.load(Ordering::SeqCst) == self.delivered.load(Ordering::SeqCst)
     }
 
+    /// Whether another process delivers what is in the queue.
+    fn outlives_process(&self) -> bool {
+        self.queue().is_ok_and(EventQueue::outlives_process)
+    }
+
     /// Returns once everything that has ended was delivered, or at `until`, and then has it stored, and what was taken released. If
-    /// `is_last`, nothing ends or is taken after this.
+    /// another process delivers what is in the queue, a delivery that fails is the last. If `is_last`, nothing ends or is taken after this.
     pub(crate) async fn finish(&self, until: Instant, is_last: bool) {
-        let until_is = async |is: fn(&Self) -> bool| {
+        let until_is = async |is: &(dyn Fn(&Self) -> bool + Sync)| {
             while !is(self) {
                 sleep(Duration::from_millis(10)).await;
             }
         };
         self.released_at.send_replace(Some(until));
         // Once it was called before, nothing is delivered any more.
-        let done = timeout_at(until, until_is(|events| events.is_done() || events.takes.is_closed())).await;
+        let is_delivered = |events: &Self| events.is_done() || events.takes.is_closed();
+        let is_over = |events: &Self| {
+            let is_released = events.released_at.borrow().is_some_and(|at| at <= Instant::now());
+            is_delivered(events) || (is_released && events.is_queued())
+        };
+        let _ = timeout_at(until, until_is(&is_over)).await;
+        let is_delivered = is_delivered(self);
         self.released_at.send_replace(Some(Instant::now()));
         let stored = timeout(FINISH_TIMEOUT, async {
-            until_is(Self::is_queued).await;
+            until_is(&Self::is_queued).await;
             if let (Ok(_last), true) = (self.takes.acquire().await, is_last) {
                 self.takes.close();
             }
         });
-        match (done.is_ok(), stored.await.is_ok()) {
-            (true, true) => {}
-            (_, true) => {
-                warn!("not all events were delivered before the end; an engine in memory loses them")
+        match stored.await {
+            Ok(()) if is_delivered => {}
+            Ok(()) if self.outlives_process() => {
+                info!("not all events were delivered before the end; another process delivers them")
             }
-            (_, false) => warn!("not all events were stored before the end"),
+            Ok(()) => warn!("not all events were delivered before the end; those in memory are lost"),
+            Err(_) => warn!("not all events were stored before the end"),
         }
         self.released_at.send_replace(None);
     }
@@ -462,6 +480,10 @@ impl Events {
             is_delivered = self.post(host, settings, taken) => is_delivered,
             () = self.is_releasing() => false,
         };
+        if !is_delivered && self.outlives_process() {
+            let end = |at: &mut Option<Instant>| at.as_mut().map(|at| *at = Instant::now()).is_some();
+            self.released_at.send_if_modified(end);
+        }
         let handled = match self.queue() {
             Ok(queue) if is_delivered => queue.acknowledge(&ids).await,
             Ok(queue) => queue.release(&ids).await,
@@ -477,9 +499,11 @@ impl Events {
         }
     }
 
-    /// Posts a batch until the backend has received it. Returns false if others may take it, or the configuration has changed.
+    /// Posts a batch until the backend has received it. Returns false if others may take it, or the configuration has changed, or if
+    /// another process delivers it after the end.
     async fn post(&self, host: &Weak<dyn Host>, settings: &Arc<Settings>, taken: &[QueuedEvent]) -> bool {
         let (until, mut delay) = (Instant::now() + TAKEN_TIMEOUT / 2, RETRY_MIN);
+        let mut released_at = self.released_at.subscribe();
         let body = body(taken);
         loop {
             let is_current = host.upgrade().is_some_and(|host| Arc::ptr_eq(&host.settings(), settings));
@@ -490,7 +514,10 @@ impl Events {
             if endpoint.call::<IgnoredAny>(&[], body.clone()).await.is_ok() {
                 return true;
             }
-            sleep(delay).await;
+            tokio::select! {
+                () = sleep(delay) => {}
+                () = async { drop(released_at.wait_for(Option::is_some).await) }, if self.outlives_process() => return false,
+            }
             delay = (2 * delay).min(RETRY_MAX);
         }
     }
@@ -550,6 +577,8 @@ mod tests {
         opens_at_end: AtomicUsize,
         renewals: AtomicUsize,
         takes: AtomicUsize,
+        /// Whether another process delivers what is queued.
+        outlives: AtomicBool,
         /// The nodes whose leases were taken.
         lost: Mutex<Vec<String>>,
     }
@@ -558,8 +587,16 @@ mod tests {
 
     impl Refusing {
         fn new() -> Arc<Self> {
-            let (opens, opens_at_end, renewals, takes, lost) = Default::default();
-            Arc::new(Self { memory: MemoryEngine::new(1), opens, opens_at_end, renewals, takes, lost })
+            let (opens, opens_at_end, renewals, takes, outlives, lost) = Default::default();
+            Arc::new(Self {
+                memory: MemoryEngine::new(1),
+                opens,
+                opens_at_end,
+                renewals,
+                takes,
+                outlives,
+                lost,
+            })
         }
 
         fn queue(&self) -> &dyn EventQueue {
@@ -599,6 +636,10 @@ mod tests {
 
         fn forget<'a>(&'a self, node: &'a str) -> EngineFuture<'a, ()> {
             self.queue().forget(node)
+        }
+
+        fn outlives_process(&self) -> bool {
+            self.outlives.load(Ordering::Relaxed)
         }
 
         fn take(&self, max: usize) -> EngineFuture<'_, Vec<QueuedEvent>> {
@@ -736,6 +777,35 @@ mod tests {
         let [flush, deliver] = tasks;
         deliver.await.unwrap();
         flush.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_waits_for_a_backend_that_is_down_only_if_nobody_else_delivers() {
+        const GRACE: Duration = Duration::from_secs(600);
+        // It is not there.
+        let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let config = format!("events.url = \"http://{address}/\"");
+        let settings = Arc::new(Settings::new(HubConfig::from_toml(&config).unwrap(), None).unwrap());
+        for outlives in [false, true] {
+            let host: Arc<dyn Host> = Arc::new(Delivering(settings.clone()));
+            let engine = Refusing::new();
+            engine.outlives.store(outlives, Ordering::Relaxed);
+            let events = Arc::new(Events::new(engine.clone(), Clock::new()));
+            let flush = tokio::spawn(events.clone().flush(Arc::downgrade(&host)));
+            let deliver = tokio::spawn(events.clone().deliver(Arc::downgrade(&host)));
+            events.end(events.prepare("before", "", None), 3001, "");
+            // Its next attempt comes later.
+            sleep(Duration::from_secs(20)).await;
+            events.end(events.prepare("at the end", "", None), 3001, "");
+            let begun = Instant::now();
+            events.finish(begun + GRACE, true).await;
+            let took = begun.elapsed();
+            assert_eq!(took < GRACE / 10, outlives, "{took:?}");
+            assert_eq!(took >= GRACE, !outlives, "{took:?}");
+            assert_eq!(engine.queue().take(10).await.unwrap().len(), 2);
+            deliver.await.unwrap();
+            flush.abort();
+        }
     }
 
     /// A node whose connections are these.

@@ -295,8 +295,12 @@ impl Hub {
     }
 
     /// Asks every client to reconnect elsewhere, and refuses new ones. Returns when all have disconnected and the events of their ends
-    /// were delivered, or after `grace` and at most a second more, in which these events are stored. Await it before the runtime ends. It
-    /// may be called again, also with a shorter `grace`.
+    /// were delivered, or after `grace` and at most a second more, in which these events are stored. Where they
+    /// [outlive the process](crate::engine::EventQueue::outlives_process), a delivery that fails is left to the next one. Await it before
+    /// the runtime ends. It may be called again, also with a shorter `grace`.
+    ///
+    /// # Cancel safety
+    /// Every client is asked also if the caller gives up.
     pub async fn shut_down(&self, grace: Duration) {
         self.0.shut_down(grace).await;
     }

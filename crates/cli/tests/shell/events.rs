@@ -39,6 +39,11 @@ impl Backend {
         Self { config, events }
     }
 
+    /// The configuration with another URL of the backend.
+    fn config_with(&self, url: &str) -> String {
+        format!("{}events.url = \"{url}\"\n", self.config.split("events.url").next().unwrap())
+    }
+
     /// The code and the reason of each event, in any order.
     fn codes(&self) -> Vec<(u64, String)> {
         let events = self.events.lock().unwrap();
@@ -111,8 +116,7 @@ async fn an_end_that_is_not_delivered_is_stored() {
     // Nobody answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/events", silent.local_addr().unwrap());
-    let reachable = backend.config.split("events.url").next().unwrap().to_owned();
-    std::fs::write(&file, format!("{reachable}events.url = \"{url}\"\n")).unwrap();
+    std::fs::write(&file, backend.config_with(&url)).unwrap();
     let args = ["--hub", file.to_str().unwrap(), "--data", data.to_str().unwrap(), "--grace", "500ms"];
     let mut server = Server::start(&args).await;
     let mut client = subscribed(&server).await;
@@ -131,4 +135,35 @@ async fn an_end_that_is_not_delivered_is_stored() {
     };
     timeout(DEADLINE, delivered).await.expect("it is delivered");
     assert_eq!(backend.codes(), vec![(3001, "shutdown".to_owned()); 2]);
+}
+
+/// What is stored is delivered by the next process.
+#[tokio::test]
+async fn a_backend_that_is_down_does_not_hold_up_an_end_with_data() {
+    let (backend, folder) = (Backend::start().await, folder("events-down"));
+    let (file, data) = (folder.join("hub.toml"), folder.join("data"));
+    // It is not there.
+    let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    std::fs::write(&file, backend.config_with(&format!("http://{address}/events"))).unwrap();
+    let args = ["--hub", file.to_str().unwrap(), "--data", data.to_str().unwrap(), "--grace", "1h"];
+    let mut server = Server::start(&args).await;
+    let mut client = subscribed(&server).await;
+    tokio::spawn(async move { while let Ok(Some(_)) = client.recv_owned().await {} });
+    server.signal("-TERM");
+    assert_eq!(server.exit_code().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_backend_that_was_removed_does_not_hold_up_an_end() {
+    let (backend, folder) = (Backend::start().await, folder("events-removed"));
+    let file = folder.join("hub.toml");
+    let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    std::fs::write(&file, backend.config_with(&format!("http://{address}/events"))).unwrap();
+    let mut server = Server::start(&["--hub", file.to_str().unwrap(), "--grace", "1h"]).await;
+    drop(subscribed(&server).await);
+    std::fs::write(&file, "client.anonymous = true\n").unwrap();
+    server.signal("-HUP");
+    server.logged("was loaded again").await;
+    server.signal("-TERM");
+    assert_eq!(server.exit_code().await, Some(0));
 }

@@ -72,6 +72,9 @@ pub trait EventQueue: Send + Sync {
     /// Forgets a lost node on which nothing is open any more.
     fn forget<'a>(&'a self, node: &'a str) -> EngineFuture<'a, ()>;
 
+    /// Whether another process delivers what this one has queued and not delivered. Otherwise the end of the node waits for that.
+    fn outlives_process(&self) -> bool;
+
     /// Takes at most `max` of the oldest events.
     fn take(&self, max: usize) -> EngineFuture<'_, Vec<QueuedEvent>>;
 
@@ -139,6 +142,10 @@ impl EventQueue for MemoryQueue {
     fn forget<'a>(&'a self, node: &'a str) -> EngineFuture<'a, ()> {
         lock(&self.0).open.remove(node);
         ready(())
+    }
+
+    fn outlives_process(&self) -> bool {
+        false
     }
 
     fn take(&self, max: usize) -> EngineFuture<'_, Vec<QueuedEvent>> {

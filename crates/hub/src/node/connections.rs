@@ -120,8 +120,8 @@ impl Node {
     /// The same without waiting, and without informing the application.
     pub(crate) fn remove(&self, client: &Arc<Client>, reason: &Disconnect) {
         drop(self.end_all(client, reason));
-        let opened = lock(&self.clients).remove(client);
-        if let Some(opened) = opened {
+        loop {
+            let Some(opened) = lock(&self.clients).remove(client) else { break };
             self.events.end(opened, reason.code().into(), reason.reason());
         }
     }
@@ -143,23 +143,31 @@ impl Node {
         lock(&self.clients).users_len()
     }
 
-    /// Ends every connection. Returns when all have disconnected and what follows from that is done, or soon after `grace`.
-    pub(crate) async fn shut_down(&self, grace: Duration) {
+    /// Ends every connection, also if the caller does not wait for it. Returns when all have disconnected and what follows from that is
+    /// done, or soon after `grace`.
+    pub(crate) async fn shut_down(self: &Arc<Self>, grace: Duration) {
         let until = self.clock.instant(self.clock.now().saturating_add(grace));
         let clients: Vec<_> = {
             let mut clients = lock(&self.clients);
             clients.close();
             clients.iter().cloned().collect()
         };
-        for client in &clients {
-            charge(1 + self.end(client, Disconnect::Shutdown)).await;
-        }
+        let node = self.clone();
+        let ending = tokio::spawn(async move {
+            for client in &clients {
+                charge(1 + node.end(client, Disconnect::Shutdown)).await;
+            }
+        });
+        // It fails only where its runtime ends.
+        let _ = ending.await;
         let gone = async {
             while self.clients_len() > 0 || !lock(&self.changes).is_empty() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         let _ = tokio::time::timeout_at(until, gone).await;
+        // A reload may have removed the backend.
+        let until = if self.settings().events.is_some() { until } else { tokio::time::Instant::now() };
         self.events.finish(until, self.clients_len() == 0).await;
     }
 

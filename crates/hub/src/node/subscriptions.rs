@@ -34,12 +34,12 @@ impl Node {
         reason: &str,
     ) {
         self.channels.remove(channel, active.key());
-        let opened = active.opened().cloned();
+        // While the changes are locked: a node without connections and changes has reported all ends.
+        if let Some(opened) = active.opened() {
+            self.events.end(opened.clone(), code, reason);
+        }
         self.change(changes, channel, client, Change::Leave(active));
         self.engine.unsubscribe(channel);
-        if let Some(opened) = opened {
-            self.events.end(opened, code, reason);
-        }
     }
 
     /// Informs the other subscribers of the end of a subscription. It may be done twice.

@@ -74,15 +74,44 @@ impl tracing::Subscriber for Log {
 }
 
 #[tokio::test]
-async fn a_shutdown_takes_turns() {
+async fn a_shutdown_takes_turns_and_goes_on_without_its_caller() {
     let hub = Hub::builder().build().unwrap();
     let node = &hub.0;
     let clients: Vec<_> = (0..1_000).map(|_| connected(node)).collect();
-    let ended =
-        tokio::spawn(async move { clients.iter().filter(|client| client.outbox.has_ended()).count() });
-    node.shut_down(Duration::ZERO).await;
-    let ended = ended.await.unwrap();
-    assert!((1..1_000).contains(&ended), "another task ran when {ended} had ended");
+    let ended = || clients.iter().filter(|client| client.outbox.has_ended()).count();
+    {
+        let mut shutting_down = pin!(node.shut_down(Duration::from_secs(60)));
+        assert!(shutting_down.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    tokio::task::yield_now().await;
+    assert!((1..1_000).contains(&ended()), "another task ran when {} had ended", ended());
+    let all = async {
+        while ended() < 1_000 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_is_listed_until_its_end_is_reported() {
+    let config = HubConfig::from_toml("events.url = \"http://127.0.0.1:1/\"\n").unwrap();
+    let hub = Hub::builder().config(config).build().unwrap();
+    let node = &hub.0;
+    let client = connected(node);
+    node.note_opened(&client, node.prepare(&client, None).unwrap());
+    // Nothing can be reported while this is held.
+    let reporting = node.events.hold();
+    std::thread::scope(|scope| {
+        let removing = scope.spawn(|| node.remove(&client, &Disconnect::ConnectionClosed));
+        while !lock(&node.clients).opened().is_empty() {
+            std::thread::yield_now();
+        }
+        assert_eq!(node.clients_len(), 1);
+        drop(reporting);
+        removing.join().unwrap();
+    });
+    assert_eq!(node.clients_len(), 0);
 }
 
 #[tokio::test]
@@ -331,7 +360,7 @@ fn pushed(data: u32) -> String {
 /// What is published first is received first, although it is forwarded when this task yields.
 #[tokio::test]
 async fn what_follows_a_publication_is_sent_after_it() {
-    let follow = async |act: &dyn Fn(&Node, &Arc<Client>)| {
+    let follow = async |act: &dyn Fn(&Arc<Node>, &Arc<Client>)| {
         let config = "[channel]\njoin_leave = true\nforce_push_join_leave = true\n";
         let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
         let node = &hub.0;

@@ -299,6 +299,10 @@ impl EventQueue for DiskQueue {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    fn outlives_process(&self) -> bool {
+        true
+    }
+
     fn take(&self, max: usize) -> EngineFuture<'_, Vec<QueuedEvent>> {
         self.call(move |write| {
             let table = write.open_table(QUEUE)?;

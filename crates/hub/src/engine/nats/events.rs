@@ -320,6 +320,10 @@ impl EventQueue for NatsEngine {
         })
     }
 
+    fn outlives_process(&self) -> bool {
+        true
+    }
+
     fn take(&self, max: usize) -> EngineFuture<'_, Vec<QueuedEvent>> {
         Box::pin(async move {
             let parts = self.parts().await?;

@@ -154,6 +154,10 @@ impl EventQueue for RedisEngine {
         })
     }
 
+    fn outlives_process(&self) -> bool {
+        true
+    }
+
     fn take(&self, max: usize) -> EngineFuture<'_, Vec<QueuedEvent>> {
         Box::pin(async move {
             self.events.group(&self.connection).await?;
