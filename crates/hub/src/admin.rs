@@ -78,7 +78,10 @@ impl Hub {
             _ => match path.strip_prefix("api/") {
                 None => Response::not_found(),
                 Some(_) if !is_open => Response::text(401, "log in first\n"),
-                Some(method) => self.answer_method(method, request, Sender::AdminPage).await,
+                Some(method) => {
+                    let operator = Sender::AdminPage(request.peer().ip());
+                    self.answer_method(method, request, operator).await
+                }
             },
         }
     }

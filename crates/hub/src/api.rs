@@ -3,6 +3,7 @@
 //! `POST /api/METHOD` with a JSON object, answered by `{"result": …}` or `{"error": {"code": …, "message": …}}`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -133,13 +134,8 @@ impl Hub {
             Ok(body) => body,
             Err(error) => return error.into(),
         };
-        match self.call(method, &body).await {
-            Ok(result) => {
-                if let Sender::AdminPage = sender {
-                    log_change(request, method, &body);
-                }
-                respond("result", &result)
-            }
+        match self.call(method, &body, sender).await {
+            Ok(result) => respond("result", &result),
             Err(Failure::NoSuchMethod) => {
                 span.fail("no such method");
                 Response::text(404, format!("there is no such method; there are {METHODS}\n"))
@@ -160,9 +156,9 @@ impl Hub {
         }
     }
 
-    pub(crate) async fn call(&self, method: &str, body: &[u8]) -> Result<Box<RawValue>, Failure> {
+    async fn call(&self, method: &str, body: &[u8], sender: Sender) -> Result<Box<RawValue>, Failure> {
         if method != "batch" {
-            return self.call_one(method, body).await;
+            return self.call_one(method, body, sender).await;
         }
         let batch: Batch = parse(body)?;
         if batch.commands.len() > BATCH_MAX {
@@ -175,7 +171,7 @@ impl Hub {
         let calls = batch.commands.into_iter().flatten().map(|(method, body)| {
             let hub = self.clone();
             async move {
-                match hub.call_one(&method, body.get().as_bytes()).await {
+                match hub.call_one(&method, body.get().as_bytes(), sender).await {
                     Ok(result) => raw(&BTreeMap::from([(method, result)])),
                     Err(Failure::Refused(code)) => refused(code),
                     Err(Failure::NoSuchMethod) => refused(ErrorCode::MethodNotFound),
@@ -188,11 +184,12 @@ impl Hub {
         Ok(raw(&BTreeMap::from([("replies", replies)])))
     }
 
-    async fn call_one(&self, method: &str, body: &[u8]) -> Result<Box<RawValue>, Failure> {
+    async fn call_one(&self, method: &str, body: &[u8], sender: Sender) -> Result<Box<RawValue>, Failure> {
+        let change = |method| Change { sender, method };
         match method {
             "publish" => {
                 let request: Publish = parse(body)?;
-                self.api_publish(&request.channel, &request).await
+                self.api_publish(&request.channel, &request, change("publish")).await
             }
             "broadcast" => {
                 let mut request: Publish = parse(body)?;
@@ -200,11 +197,11 @@ impl Hub {
                     return Err(Failure::Invalid("channels is missing or empty"));
                 }
                 let channels = std::mem::take(&mut request.channels);
-                let request = Arc::new(request);
+                let (request, change) = (Arc::new(request), change("broadcast"));
                 let publications = channels.into_iter().map(|channel| {
                     let (hub, request) = (self.clone(), request.clone());
                     async move {
-                        match hub.api_publish(&channel, &request).await {
+                        match hub.api_publish(&channel, &request, change).await {
                             Ok(result) => Ok(raw(&BTreeMap::from([("result", result)]))),
                             Err(Failure::Refused(code)) => Ok(refused(code)),
                             Err(Failure::Invalid(reason)) => Ok(raw(&json!({ "error": invalid(reason) }))),
@@ -221,12 +218,12 @@ impl Hub {
                 let channel = self.check(&request.channel, Operation::Subscribe { token: "" })?.to_owned();
                 let clients = self.0.clients_of(&request.user, &request.client);
                 check_granted(&self.0, &clients, &channel).map_err(Failure::Refused)?;
-                self.control(&request, Action::Subscribe { channel }).await
+                self.control(&request, Action::Subscribe { channel }, change("subscribe")).await
             }
             "unsubscribe" => {
                 let request: User = parse(body)?;
                 let channel = named(&request.channel, "channel is missing")?.to_owned();
-                self.control(&request, Action::Unsubscribe { channel }).await
+                self.control(&request, Action::Unsubscribe { channel }, change("unsubscribe")).await
             }
             "disconnect" => {
                 let request: User = parse(body)?;
@@ -237,7 +234,8 @@ impl Hub {
                     return Err(Failure::Invalid("code is not 3000 to 4999, or reason has over 123 bytes"));
                 }
                 let (reason, except) = (reason.to_owned(), request.whitelist.clone());
-                self.control(&request, Action::Disconnect { code, reason, except }).await
+                self.control(&request, Action::Disconnect { code, reason, except }, change("disconnect"))
+                    .await
             }
             "refresh" => {
                 let request: User = parse(body)?;
@@ -249,7 +247,7 @@ impl Hub {
                     },
                     false => Action::Refresh { expire_at: request.expire_at },
                 };
-                self.control(&request, action).await
+                self.control(&request, action, change("refresh")).await
             }
             "presence" | "presence_stats" => self.api_presence(method, parse(body)?).await,
             "history" => self.api_history(parse(body)?).await,
@@ -258,6 +256,7 @@ impl Hub {
                 let channel = self.check(&request.channel, Operation::RemoveHistory)?;
                 let removed = self.0.engine().remove_history(channel).await;
                 removed.map_err(|error| self.failed("remove a history", channel, &error))?;
+                change("history_remove").log(channel, "", "");
                 Ok(raw(&json!({})))
             }
             "channels" => {
@@ -303,7 +302,12 @@ impl Hub {
         })
     }
 
-    async fn api_publish(&self, channel: &str, request: &Publish) -> Result<Box<RawValue>, Failure> {
+    async fn api_publish(
+        &self,
+        channel: &str,
+        request: &Publish,
+        change: Change,
+    ) -> Result<Box<RawValue>, Failure> {
         let data = match &request.data {
             Some(data) => Bytes::copy_from_slice(data.get().as_bytes()),
             None => match STANDARD.decode(&request.b64data) {
@@ -323,13 +327,19 @@ impl Hub {
             PublishError::UnknownNamespace => Failure::Refused(ErrorCode::UnknownChannel),
             PublishError::Engine(error) => self.failed("publish", channel, &error),
         })?;
+        change.log(channel, "", "");
         Ok(raw(&match position {
             Position { offset: 0, .. } => json!({}),
             Position { offset, epoch } => json!({ "offset": offset, "epoch": epoch }),
         }))
     }
 
-    async fn control(&self, request: &User, action: Action) -> Result<Box<RawValue>, Failure> {
+    async fn control(
+        &self,
+        request: &User,
+        action: Action,
+        change: Change,
+    ) -> Result<Box<RawValue>, Failure> {
         // Anonymous clients have no user, but each has its own id.
         if request.user.is_empty() {
             named(&request.client, "user and client are missing")?;
@@ -341,6 +351,7 @@ impl Hub {
         self.0.start();
         let stored = self.0.engine().control(control).await;
         stored.map_err(|error| self.failed("pass on a command", "", &error))?;
+        change.log(&request.channel, &request.user, &request.client);
         Ok(raw(&json!({})))
     }
 
@@ -378,18 +389,24 @@ impl Hub {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sender {
     Backend,
-    /// An operator, whose changes are logged.
-    AdminPage,
+    /// An operator at this address, whose changes are logged.
+    AdminPage(IpAddr),
 }
 
-/// The log has who changed what, but not payloads.
-fn log_change(request: &Request, method: &str, body: &[u8]) {
-    if let "channels" | "info" | "presence" | "presence_stats" | "history" = method {
-        return;
+/// A method that changes something.
+#[derive(Clone, Copy)]
+struct Change {
+    sender: Sender,
+    method: &'static str,
+}
+
+impl Change {
+    /// The log has who changed what, but not payloads.
+    fn log(self, channel: &str, user: &str, client: &str) {
+        if let Self { sender: Sender::AdminPage(peer), method } = self {
+            info!(%peer, method, channel, user, client, "the admin page has changed something");
+        }
     }
-    let peer = request.peer().ip();
-    let User { user, client, channel, .. } = parse(body).unwrap_or_default();
-    info!(%peer, method, channel, user, client, "the admin page has changed something");
 }
 
 /// Why a call has no result.

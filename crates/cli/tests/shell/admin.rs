@@ -111,15 +111,32 @@ async fn an_operator_logs_in_with_the_key_and_calls_the_server_api() {
     // The gate is that of the server API.
     assert_eq!(admin.call("publish", json!({ "channel": "no:a", "data": 1 })).await["error"]["code"], 102);
 
+    // What is refused changes nothing.
+    let publish = json!({ "channel": "rooms:b", "data": 1 });
+    let broadcast = json!({ "channels": ["rooms:c", "no:a", "rooms:d"], "data": 1 });
+    let commands = json!([{ "publish": publish }, { "broadcast": broadcast }, { "info": {} }]);
+    admin.call("batch", json!({ "commands": commands })).await;
+    let logged = "the admin page has changed something";
+    for (method, channels) in
+        [("publish", &["rooms:a"][..]), ("publish", &["rooms:b"]), ("broadcast", &["rooms:c", "rooms:d"])]
+    {
+        // The channels of a broadcast in any order.
+        let mut left = channels.to_vec();
+        for _ in channels {
+            let line = admin.server.logged(logged).await;
+            assert!(line.contains(&format!("method=\"{method}\"")) && !line.contains("\"n\""), "{line}");
+            let at = left.iter().position(|channel| line.contains(*channel));
+            left.remove(at.unwrap_or_else(|| panic!("{left:?}: {line}")));
+        }
+    }
+
     // A client without a user is known by its id alone.
     let presence = admin.call("presence", json!({ "channel": "rooms:a" })).await;
     let clients = presence["result"]["presence"].as_object().unwrap();
     let client = clients.keys().next().expect("the subscriber").clone();
     assert_eq!(admin.call("disconnect", json!({})).await["error"]["code"], 107);
     admin.call("disconnect", json!({ "client": client })).await;
-    let line = admin.server.logged("the admin page has changed something").await;
-    assert!(line.contains("publish") && line.contains("rooms:a") && !line.contains("\"n\""), "{line}");
-    let line = admin.server.logged("the admin page has changed something").await;
+    let line = admin.server.logged(logged).await;
     assert!(line.contains("disconnect") && line.contains(&client), "{line}");
     assert!(room.recv_owned().await.unwrap().is_none());
 
