@@ -3,6 +3,8 @@
 //! A channel named `chat:lobby` belongs to the namespace `chat`; one without a colon belongs to the default namespace, whose
 //! options are the section `[channel]`.
 
+mod needs;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
@@ -524,63 +526,27 @@ impl HubConfig {
                 )));
             }
         }
-        if client.personal_channel {
-            let namespace = &client.personal_channel_namespace;
-            if !namespace.is_empty() && !config.namespaces.contains_key(namespace) {
-                return Err(ConfigError(format!(
-                    "client.personal_channel_namespace {namespace} does not exist"
-                )));
-            }
+        let namespace = &client.personal_channel_namespace;
+        if !namespace.is_empty() && !config.namespaces.contains_key(namespace) {
+            return Err(ConfigError(format!("client.personal_channel_namespace {namespace} does not exist")));
         }
         check_origins(&client.allowed_origins)?;
-        let options = config.namespaces.iter().map(|(name, options)| (name.as_str(), options));
-        for (name, options) in options.chain([("(default)", &config.channel)]) {
-            if (options.history_size > 0) == options.history_ttl.is_zero() {
-                return Err(ConfigError(format!(
-                    "namespace {name}: history needs both history_size and history_ttl"
-                )));
-            }
+        needs::check(&config)?;
+        for (name, options) in config.all_options() {
             if !options.history_meta_ttl.is_zero() && options.history_meta_ttl < options.history_ttl {
                 return Err(ConfigError(format!(
                     "namespace {name}: history_meta_ttl must not be shorter than history_ttl"
                 )));
             }
-            if options.force_recovery && !options.has_history() {
-                return Err(ConfigError(format!("namespace {name}: force_recovery needs a history")));
-            }
-            for (option, proxy, is_on) in [
-                ("subscribe", &config.proxy.subscribe, options.subscribe_proxy),
-                ("publish", &config.proxy.publish, options.publish_proxy),
-                ("sub_refresh", &config.proxy.sub_refresh, options.sub_refresh_proxy),
-            ] {
-                if is_on && proxy.url.is_none() {
-                    return Err(ConfigError(format!(
-                        "namespace {name}: {option}_proxy needs proxy.{option}.url"
-                    )));
-                }
-            }
-            for (option, needs, is_missing) in [
-                (
-                    "unsubscribe_events",
-                    "events.url",
-                    options.unsubscribe_events && config.events.url.is_none(),
-                ),
-                (
-                    "presence_access",
-                    "presence",
-                    options.presence_access != Access::default() && !options.presence,
-                ),
-            ] {
-                if is_missing {
-                    return Err(ConfigError(format!("namespace {name}: {option} needs {needs}")));
-                }
-            }
             check_origins(&options.allowed_origins)?;
-            if !options.allowed_delta_types.is_empty() && !options.has_history() {
-                return Err(ConfigError(format!("namespace {name}: allowed_delta_types needs a history")));
-            }
         }
         Ok(config)
+    }
+
+    /// The options of every namespace, with its name.
+    fn all_options(&self) -> impl Iterator<Item = (&str, &ChannelOptions)> {
+        let named = self.namespaces.iter().map(|(name, options)| (name.as_str(), options));
+        named.chain([("(default)", &self.channel)])
     }
 
     /// The personal channel of a user.
@@ -866,13 +832,39 @@ mod tests {
             ("[client]\nqueue_time_max = \"0s\"", "client.queue_time_max must not be 0"),
             ("[client]\nping_interval = \"5s\"", "shorter"),
             ("[client]\nchannel_name_len_max = 1025", "must not exceed 1024"),
-            ("[channel]\nhistory_size = 1", "both history_size and history_ttl"),
+            ("[channel]\nhistory_size = 1", "namespace (default): history_size needs history_ttl"),
+            ("[channel]\nhistory_ttl = \"1s\"", "namespace (default): history_ttl needs history_size"),
             (
                 "[channel]\nhistory_size = 1\nhistory_ttl = \"2s\"\nhistory_meta_ttl = \"1s\"",
                 "shorter than history_ttl",
             ),
             ("[history]\nmeta_ttl = \"0s\"", "history.meta_ttl must not be 0"),
-            ("[channel]\nforce_recovery = true", "needs a history"),
+            (
+                "[channel]\nforce_recovery = true",
+                "force_recovery needs a history (history_size and history_ttl)",
+            ),
+            ("[channel]\nhistory_meta_ttl = \"1h\"", "history_meta_ttl needs a history"),
+            ("[channel]\nrecovery_mode = \"cache\"", "recovery_mode needs a history"),
+            ("[channel]\nhistory_access = \"anyone\"", "history_access needs a history"),
+            ("[channel]\nforce_push_join_leave = true", "force_push_join_leave needs join_leave"),
+            ("[channel]\nsub_refresh_proxy = true", "sub_refresh_proxy needs proxy.sub_refresh.url"),
+            (
+                "proxy.publish.url = \"http://a/\"",
+                "proxy.publish.url needs publish_proxy = true in a namespace",
+            ),
+            (
+                "proxy.connect.forward_headers = [\"cookie\"]",
+                "proxy.connect.forward_headers needs proxy.connect.url",
+            ),
+            ("rpc.timeout = \"1s\"", "rpc.timeout needs rpc.url"),
+            ("events.headers = { a = \"b\" }", "events.headers needs events.url"),
+            ("events.timeout = \"1s\"", "events.timeout needs events.url"),
+            ("events.batch_max = 1", "events.batch_max needs events.url"),
+            ("token.subscription.jwks_refresh = \"1h\"", "needs token.subscription.jwks_url"),
+            (
+                "client.personal_channel_namespace = \"a\"\n[[namespace]]\nname = \"a\"",
+                "client.personal_channel_namespace needs client.personal_channel",
+            ),
             (
                 "[channel]\nunsubscribe_events = true",
                 "namespace (default): unsubscribe_events needs events.url",

@@ -397,7 +397,7 @@ async fn endpoints_that_cannot_work_are_refused() {
     for (text, reason) in [
         ("[proxy.connect]\nurl = \"ftp://a/\"", "proxy.connect.url"),
         ("[rpc]\nurl = \"http://\"", "rpc.url"),
-        ("[proxy.publish]\nurl = \"http://a\"\ntimeout = \"0s\"", "proxy.publish.timeout"),
+        ("[proxy.refresh]\nurl = \"http://a\"\ntimeout = \"0s\"", "proxy.refresh.timeout"),
         ("[proxy.connect]\nurl = \"http://a\"\nforward_headers = [\"Host\"]", "\"Host\" cannot be sent"),
         ("[proxy.connect]\nurl = \"http://a\"\nemulated_headers = [\"Te\"]", "\"Te\" cannot be sent"),
         ("[proxy.connect]\nurl = \"http://a\"\nheaders = { \"a b\" = \"\" }", "\"a b\" cannot be sent"),

@@ -1,0 +1,119 @@
+//! Settings that have no effect without others, which are refused: whoever sets one expects something of it.
+
+use super::{ChannelOptions, ConfigError, EventsConfig, HubConfig, ProxyConfig, TokenConfig};
+
+/// A setting that has no effect without another one.
+struct Need {
+    setting: String,
+    is_set: bool,
+    needs: String,
+    is_met: bool,
+}
+
+fn need(setting: impl Into<String>, is_set: bool, needs: impl Into<String>, is_met: bool) -> Need {
+    Need { setting: setting.into(), is_set, needs: needs.into(), is_met }
+}
+
+/// Refuses the first setting whose need is not met.
+pub(super) fn check(config: &HubConfig) -> Result<(), ConfigError> {
+    let own = config.needs().into_iter().map(|need| (String::new(), need));
+    let of_namespaces = config.all_options().flat_map(|(name, options)| {
+        options.needs(config).into_iter().map(move |need| (format!("namespace {name}: "), need))
+    });
+    match own.chain(of_namespaces).find(|(_, need)| need.is_set && !need.is_met) {
+        Some((place, Need { setting, needs, .. })) => {
+            Err(ConfigError(format!("{place}{setting} needs {needs}")))
+        }
+        None => Ok(()),
+    }
+}
+
+impl HubConfig {
+    /// What is of no use by itself, besides the options of namespaces.
+    fn needs(&self) -> Vec<Need> {
+        let Self { client, token, proxy, events, .. } = self;
+        let personal = !client.personal_channel_namespace.is_empty();
+        let mut needs = vec![need(
+            "client.personal_channel_namespace",
+            personal,
+            "client.personal_channel",
+            client.personal_channel,
+        )];
+        let tokens = [("token", Some(token)), ("token.subscription", token.subscription.as_deref())];
+        for (section, token) in tokens.into_iter().filter_map(|(section, token)| Some((section, token?))) {
+            let (refresh, url) = (format!("{section}.jwks_refresh"), format!("{section}.jwks_url"));
+            let is_set = token.jwks_refresh != TokenConfig::default().jwks_refresh;
+            needs.push(need(refresh, is_set, url, token.jwks_url.is_some()));
+        }
+        let default = EventsConfig::default();
+        let batch = events.batch_max != default.batch_max;
+        needs.push(need("events.batch_max", batch, "events.url", events.url.is_some()));
+        let reported = events.proxy();
+        for (section, endpoint, default) in [
+            ("rpc", &self.rpc, ProxyConfig::default()),
+            ("proxy.connect", &proxy.connect, ProxyConfig::default()),
+            ("proxy.refresh", &proxy.refresh, ProxyConfig::default()),
+            ("proxy.subscribe", &proxy.subscribe, ProxyConfig::default()),
+            ("proxy.sub_refresh", &proxy.sub_refresh, ProxyConfig::default()),
+            ("proxy.publish", &proxy.publish, ProxyConfig::default()),
+            ("events", &reported, default.proxy()),
+        ] {
+            for (name, is_set) in [
+                ("timeout", endpoint.timeout != default.timeout),
+                ("headers", !endpoint.headers.is_empty()),
+                ("forward_headers", !endpoint.forward_headers.is_empty()),
+                ("emulated_headers", !endpoint.emulated_headers.is_empty()),
+            ] {
+                let (name, url) = (format!("{section}.{name}"), format!("{section}.url"));
+                needs.push(need(name, is_set, url, endpoint.url.is_some()));
+            }
+        }
+        let is_used = |by: fn(&ChannelOptions) -> bool| self.all_options().any(|(_, options)| by(options));
+        for (name, endpoint, by) in [
+            ("subscribe", &proxy.subscribe, is_used(|options| options.subscribe_proxy)),
+            ("sub_refresh", &proxy.sub_refresh, is_used(|options| options.sub_refresh_proxy)),
+            ("publish", &proxy.publish, is_used(|options| options.publish_proxy)),
+        ] {
+            let (url, option) = (format!("proxy.{name}.url"), format!("{name}_proxy = true in a namespace"));
+            needs.push(need(url, endpoint.url.is_some(), option, by));
+        }
+        needs
+    }
+}
+
+impl ChannelOptions {
+    /// What is of no use by itself.
+    fn needs(&self, config: &HubConfig) -> Vec<Need> {
+        const HISTORY: &str = "a history (history_size and history_ttl)";
+        let (default, has_history) = (Self::default(), self.has_history());
+        let history = |name, is_set| need(name, is_set, HISTORY, has_history);
+        let endpoint =
+            |name, is_set, url, endpoint: &Option<String>| need(name, is_set, url, endpoint.is_some());
+        let proxy = &config.proxy;
+        vec![
+            need("history_size", self.history_size > 0, "history_ttl", !self.history_ttl.is_zero()),
+            need("history_ttl", !self.history_ttl.is_zero(), "history_size", self.history_size > 0),
+            history("history_meta_ttl", !self.history_meta_ttl.is_zero()),
+            history("force_recovery", self.force_recovery),
+            history("recovery_mode", self.recovery_mode != default.recovery_mode),
+            history("allowed_delta_types", !self.allowed_delta_types.is_empty()),
+            history("history_access", self.history_access != default.history_access),
+            need(
+                "presence_access",
+                self.presence_access != default.presence_access,
+                "presence",
+                self.presence,
+            ),
+            need("force_push_join_leave", self.force_push_join_leave, "join_leave", self.join_leave),
+            endpoint("subscribe_proxy", self.subscribe_proxy, "proxy.subscribe.url", &proxy.subscribe.url),
+            endpoint(
+                "sub_refresh_proxy",
+                self.sub_refresh_proxy,
+                "proxy.sub_refresh.url",
+                &proxy.sub_refresh.url,
+            ),
+            endpoint("publish_proxy", self.publish_proxy, "proxy.publish.url", &proxy.publish.url),
+            endpoint("unsubscribe_events", self.unsubscribe_events, "events.url", &config.events.url),
+        ]
+    }
+}
