@@ -5,6 +5,7 @@ use std::io::{self, BufWriter};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use tracing::error;
 use wireloom::{Tap, TapEvent};
 use wireloom_inspect::Direction;
 use wireloom_inspect::recording::Recorder;
@@ -93,7 +94,12 @@ pub(crate) fn observer(args: &Record, side: Side) -> Result<Option<Observer>, St
             recorder.flush()
         });
         if let Err(error) = written {
-            terminal::print_error(format_args!("--record {name}: {error}; recording has stopped"));
+            let stopped = format!("--record {name}: {error}; recording has stopped");
+            match side {
+                Side::Client => terminal::print_error(stopped),
+                // Nobody may read what a server prints.
+                Side::Server => error!("{stopped}"),
+            }
             *recording = Recording::Failed;
         }
     })))

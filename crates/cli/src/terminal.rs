@@ -20,6 +20,12 @@ pub(crate) fn print_error(text: impl Display) {
     let _ = writeln!(io::stderr(), "wireloom: {text}");
 }
 
+/// The same, but what nobody reads within a second is left out: it must not keep a server from ending.
+pub(crate) fn try_print_error(text: impl Display) {
+    let (mut errors, _queued) = queued_stderr();
+    let _ = writeln!(errors, "wireloom: {}", visible(&text.to_string()));
+}
+
 /// The standard error, behind a queue of lines. A thread writes them, those that are left when the guard is dropped.
 pub(crate) fn queued_stderr() -> (NonBlocking, WorkerGuard) {
     NonBlockingBuilder::default().buffered_lines_limit(QUEUED_MAX).lossy(true).finish(io::stderr())

@@ -43,10 +43,10 @@ pub(crate) fn run(args: &Serve) -> Exit {
         && dead_after <= ping
     {
         // Otherwise no client could answer a ping in time.
-        terminal::print_error("--dead-after must be longer than --ping");
+        terminal::try_print_error("--dead-after must be longer than --ping");
         return Exit::Usage;
     }
-    let _log = log::init(args.log, args.log_level);
+    let log = log::init(args.log, args.log_level);
     descriptors::raise_limit();
     if let (Some(max), Some(allowed)) = (args.http.max_connections, descriptors::connections_allowed())
         && max > allowed
@@ -75,7 +75,11 @@ pub(crate) fn run(args: &Serve) -> Exit {
         Ok(()) => Exit::Success,
         Err(Failure(exit, reason)) => {
             match args.log {
-                LogFormat::Text => terminal::print_error(reason),
+                LogFormat::Text => {
+                    // After the lines of the log.
+                    drop(log);
+                    terminal::try_print_error(reason);
+                }
                 LogFormat::Json => error!("{reason}"),
             }
             exit
@@ -371,19 +375,14 @@ fn announcement(
         if has_rooms {
             writeln!(out, "  {ws}://{address}/rooms/NAME    sends each message to all members")?;
         }
-        if args.channels.hub.is_some() {
-            writeln!(out, "  {ws}://{address}/connection/websocket  channels for Centrifugal clients")?;
-            writeln!(
-                out,
-                "    without WebSocket: /connection/http_stream, /connection/sse, with /emulation"
-            )?;
-            writeln!(
-                out,
-                "    to receive only: /connection/uni_websocket, /connection/uni_http_stream, /connection/uni_sse"
-            )?;
-            if !has_rooms {
-                writeln!(out, "    not /rooms/NAME: --hub has no namespace \"rooms\"")?;
-            }
+        writeln!(out, "  {ws}://{address}/connection/websocket  channels for Centrifugal clients")?;
+        writeln!(out, "    without WebSocket: /connection/http_stream, /connection/sse, with /emulation")?;
+        writeln!(
+            out,
+            "    to receive only: /connection/uni_websocket, /connection/uni_http_stream, /connection/uni_sse"
+        )?;
+        if !has_rooms {
+            writeln!(out, "    not /rooms/NAME: --hub has no namespace \"rooms\"")?;
         }
         writeln!(
             out,

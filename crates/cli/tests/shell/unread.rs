@@ -125,6 +125,17 @@ async fn serve_serves_while_nobody_reads_its_addresses() {
 }
 
 #[tokio::test]
+async fn serve_that_cannot_listen_ends_while_nobody_reads_why() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for (args, code) in [(["--listen", &address], 1), (["--hub", "/absent"], 2)] {
+        let (errors, _unread) = full();
+        let mut child = command(&["serve", args[0], args[1]]).stderr(errors).spawn().unwrap();
+        assert_eq!(exit_code(&mut child).await, Some(code), "{args:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_second_signal_ends_inspect_while_it_follows() {
     let folder = folder("unread-inspect");
     let path = folder.join("followed.pcap");
