@@ -29,6 +29,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("export OTEL_", "the shell tests have a collector"),
     ("export WIRELOOM_HUB_", "another test runs this backend"),
     ("python3 crates/hub/examples/backend", "another test runs this backend"),
+    ("redis-server ", "another test runs this backend"),
     ("cc crates/capi/examples/echo_server.c", "the step capi compiles and runs it"),
     ("./echo_server", "the step capi compiles and runs it"),
     ("cd scheme", "the step scheme installs the egg"),
