@@ -26,10 +26,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use async_nats::Event;
 use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{self, kv};
+use async_nats::{Event, ServerAddr};
 use bytes::Bytes;
 use prost::Message as _;
 use tokio::sync::OnceCell;
@@ -119,8 +119,15 @@ fn unavailable(error: impl std::fmt::Display) -> EngineError {
     EngineError::Unavailable(format!("NATS: {error}"))
 }
 
+/// The user and the password of a URL, or a token.
+fn credentials(url: &ServerAddr) -> Option<(String, Option<String>)> {
+    let decoded = |text| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
+    Some((decoded(url.username()?), url.password().map(decoded)))
+}
+
 impl NatsEngine {
-    /// Connects to a server, or to the servers of a cluster. `urls` are separated by commas.
+    /// Connects to a server, or to the servers of a cluster. `urls` are separated by commas. The credentials of the first that has some,
+    /// `nats://USER:PASSWORD@HOST` or `nats://TOKEN@HOST`, are those of the node.
     ///
     /// # Errors
     /// No server can be reached, or it runs without JetStream.
@@ -150,7 +157,14 @@ impl NatsEngine {
                 }
                 std::future::ready(())
             });
-        let urls: Vec<_> = urls.split(',').map(str::trim).collect();
+        let urls = urls.split(',').map(|url| url.trim().parse::<ServerAddr>());
+        let urls = urls.collect::<Result<Vec<_>, _>>().map_err(unavailable)?;
+        // async-nats does not send those of URLs.
+        let options = match urls.iter().find_map(credentials) {
+            Some((user, Some(password))) => options.user_and_password(user, password),
+            Some((token, None)) => options.token(token),
+            None => options,
+        };
         let client = options.connect(urls).await.map_err(unavailable)?;
         let jetstream = jetstream::new(client.clone());
         jetstream.query_account().await.map_err(|error| {

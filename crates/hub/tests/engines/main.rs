@@ -608,13 +608,73 @@ async fn redis_is_not_lost_by_a_node_that_was_paused() {
     assert_eq!(redis.connections(), before + 1, "that of the question itself");
 }
 
+#[tokio::test]
+async fn nats_takes_the_credentials_of_a_url() {
+    for (args, user) in
+        [(&["--user", "hub", "--pass", "of@it"][..], "hub:of%40it@"), (&["--auth", "a-token"], "a-token@")]
+    {
+        let Some(nats) = Nats::start_with(args) else { return };
+        let connect = async |user: &str| {
+            NatsEngine::connect(&format!("nats://127.0.0.1:1,nats://{user}127.0.0.1:{}", nats.port)).await
+        };
+        let begin = std::time::Instant::now();
+        // JetStream may not answer yet.
+        let engine = loop {
+            match connect(user).await {
+                Ok(engine) => break engine,
+                Err(error) => assert!(begin.elapsed() < Duration::from_secs(60), "{user}: {error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        let recorder = started(&engine);
+        engine.subscribe("a").await.unwrap();
+        let at = publish(&engine, "a", "0").await;
+        recorder.until(|events| events.contains(&Event::Published("a".into(), at.clone(), "0".into()))).await;
+        for wrong in ["", "hub:other@", "other@"] {
+            assert!(connect(wrong).await.is_err(), "{user} {wrong}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_behind_sentinels_has_its_own_password() {
+    let Some(master) = Redis::start_with(&["--requirepass", "of-the-master", "--save", ""]) else { return };
+    let known = "sentinel auth-pass m of-the-master\n";
+    let connect = async |sentinel: &Redis, user: &str, query: &str| {
+        let url = format!("redis+sentinel://{user}127.0.0.1:{}/m{query}", sentinel.port);
+        RedisEngine::connect(&url).await
+    };
+    for (more, query) in [("", ""), ("requirepass of%40it\n", "?sentinel=:of%2540it")] {
+        let sentinel = Redis::start_sentinel(master.port, &format!("{known}{more}"));
+        let begin = std::time::Instant::now();
+        // A sentinel names no master that has not answered for half a second, as a busy machine may make it.
+        let engine = loop {
+            match connect(&sentinel, ":of-the-master@", query).await {
+                Ok(engine) => break engine,
+                Err(error) => assert!(begin.elapsed() < Duration::from_secs(120), "{query}: {error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        let recorder = started(&engine);
+        engine.subscribe("a").await.unwrap();
+        let at = publish(&engine, "a", "0").await;
+        recorder.until(|events| events.contains(&Event::Published("a".into(), at.clone(), "0".into()))).await;
+        for (user, query) in [("", query), (":other@", query), (":of-the-master@", "?sentinel=:other")] {
+            assert!(connect(&sentinel, user, query).await.is_err(), "{user} {query}");
+        }
+    }
+    let sentinel = Redis::start_sentinel(master.port, known);
+    let error = connect(&sentinel, "", "?password=secret").await.unwrap_err().to_string();
+    assert!(error.contains("parameter: password") && !error.contains("secret"), "{error}");
+}
+
 /// A replica takes over: what it did not receive is lost, and clients are told.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_fails_over_to_a_replica() {
     let Some(mut master) = Redis::start() else { return };
     let replica =
         Redis::start_with(&["--replicaof", &format!("127.0.0.1 {}", master.port), "--save", ""]).unwrap();
-    let sentinel = Redis::start_sentinel(master.port);
+    let sentinel = Redis::start_sentinel(master.port, "");
     let url = format!("redis+sentinel://127.0.0.1:{}/m", sentinel.port);
     let begin = std::time::Instant::now();
     // A sentinel names no master that has not answered for half a second, as a busy machine may make it.

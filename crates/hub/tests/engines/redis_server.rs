@@ -44,12 +44,12 @@ impl Redis {
         }
     }
 
-    /// A sentinel that watches `master`, and replaces it half a second after it is lost.
-    pub(crate) fn start_sentinel(master: u16) -> Self {
+    /// A sentinel that watches `master`, and replaces it half a second after it is lost. `more` is the rest of its file.
+    pub(crate) fn start_sentinel(master: u16, more: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("sentinel.conf");
         let config = format!(
-            "sentinel monitor m 127.0.0.1 {master} 1\nsentinel down-after-milliseconds m 500\nsentinel failover-timeout m 5000\n"
+            "sentinel monitor m 127.0.0.1 {master} 1\nsentinel down-after-milliseconds m 500\nsentinel failover-timeout m 5000\n{more}"
         );
         std::fs::write(&file, config).unwrap();
         loop {

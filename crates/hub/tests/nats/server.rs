@@ -25,8 +25,13 @@ const ANY: &str = "-1";
 impl Nats {
     /// `None` where no server is installed.
     pub(crate) fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+
+    /// With these arguments, too.
+    pub(crate) fn start_with(args: &[&str]) -> Option<Self> {
         let store = tempfile::tempdir().unwrap();
-        let Ok(mut process) = run(ANY, ANY, store.path()) else {
+        let Ok(mut process) = run(ANY, ANY, store.path(), args) else {
             let text = "skipped: tests of several nodes: go install github.com/nats-io/nats-server/v2";
             // Not captured, as what is printed would be.
             let _ = writeln!(std::io::stderr(), "{text}");
@@ -68,7 +73,8 @@ impl Nats {
     pub(crate) fn restart(&mut self) {
         let begin = Instant::now();
         loop {
-            self.process = run(&self.port.to_string(), &self.monitor.to_string(), self.store.path()).unwrap();
+            self.process =
+                run(&self.port.to_string(), &self.monitor.to_string(), self.store.path(), &[]).unwrap();
             while self.process.try_wait().unwrap().is_none() {
                 if std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
                     return;
@@ -112,12 +118,13 @@ fn ports_of(file: &[u8]) -> Option<(u16, u16)> {
     Some((port("nats")?, port("monitoring")?))
 }
 
-fn run(port: &str, monitor: &str, store: &std::path::Path) -> std::io::Result<Child> {
+fn run(port: &str, monitor: &str, store: &std::path::Path, args: &[&str]) -> std::io::Result<Child> {
     Command::new("nats-server")
         .args(["-a", "127.0.0.1", "-p", port, "-m", monitor, "-js", "-sd"])
         .arg(store)
         .arg("--ports_file_dir")
         .arg(store)
+        .args(args)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

@@ -53,6 +53,8 @@ enum Source {
     Sentinels {
         sentinels: Box<tokio::sync::Mutex<Sentinel>>,
         master: String,
+        /// How to connect to the master.
+        node: Box<SentinelNodeConnectionInfo>,
     },
     /// Announcements of nodes reach every server of a cluster, so one of them is listened to. Those of a channel reach the server of
     /// its slot alone.
@@ -211,8 +213,11 @@ fn tcp_settings() -> TcpSettings {
     TcpSettings::default().set_nodelay(true)
 }
 
-fn node_info() -> SentinelNodeConnectionInfo {
-    SentinelNodeConnectionInfo::default().set_tcp_settings(tcp_settings())
+/// How to connect to a server that sentinels name, with these credentials.
+fn node_info(user: &str) -> RedisResult<SentinelNodeConnectionInfo> {
+    let client = Client::open(format!("redis://{user}localhost"))?;
+    let own = client.get_connection_info().redis_settings().clone();
+    Ok(SentinelNodeConnectionInfo::default().set_tcp_settings(tcp_settings()).set_redis_connection_info(own))
 }
 
 fn cluster_builder(urls: &[String], certificates: Option<&TlsCertificates>) -> ClusterClientBuilder {
@@ -263,10 +268,12 @@ impl ConnectionLike for Open {
     }
 }
 
-/// The parts of `SCHEME://[USER:PASSWORD@]HOST:PORT,HOST:PORT[/REST][?ca=FILE]`.
+/// The parts of `SCHEME://[USER:PASSWORD@]HOST:PORT,HOST:PORT[/REST][?ca=FILE]`, with `?sentinel=USER:PASSWORD` for sentinels.
 struct Address<'a> {
     scheme: &'a str,
-    /// Of each server.
+    /// `USER:PASSWORD@`, or empty.
+    user: String,
+    /// The URL of each server or sentinel.
     servers: Vec<String>,
     rest: &'a str,
     certificates: Option<TlsCertificates>,
@@ -278,20 +285,30 @@ impl<'a> Address<'a> {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (servers, rest) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, hosts) = servers.rsplit_once('@').map_or(("", servers), |(user, hosts)| (user, hosts));
-        let is_secure = scheme.starts_with("rediss");
-        let certificates = match query.strip_prefix("ca=") {
-            None if query.is_empty() => None,
-            Some(file) if is_secure => {
-                let root =
-                    std::fs::read(file).map_err(|error| unavailable(format_args!("{file}: {error}")))?;
-                Some(TlsCertificates { client_tls: None, root_cert: Some(root) })
+        let (is_secure, is_sentinel) = (scheme.starts_with("rediss"), scheme == "redis+sentinel");
+        let with_at = |user: &str| if user.is_empty() { String::new() } else { format!("{user}@") };
+        let user = with_at(user);
+        let mut certificates = None;
+        // Sentinels have credentials of their own, or none.
+        let mut own = if is_sentinel { String::new() } else { user.clone() };
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            match parameter.split_once('=') {
+                Some(("ca", file)) if is_secure => {
+                    let root =
+                        std::fs::read(file).map_err(|error| unavailable(format_args!("{file}: {error}")))?;
+                    certificates = Some(TlsCertificates { client_tls: None, root_cert: Some(root) });
+                }
+                Some(("sentinel", user)) if is_sentinel => own = with_at(user),
+                // Its value may be a secret.
+                other => {
+                    let name = other.map_or(parameter, |(name, _)| name);
+                    return Err(unavailable(format_args!("the URL has an unknown parameter: {name}")));
+                }
             }
-            _ => return Err(unavailable(format_args!("the URL has an unknown parameter: {query}"))),
-        };
-        let (plain, at) =
-            (if is_secure { "rediss" } else { "redis" }, if user.is_empty() { "" } else { "@" });
-        let servers = hosts.split(',').map(|host| format!("{plain}://{user}{at}{}", host.trim())).collect();
-        Ok(Self { scheme, servers, rest, certificates })
+        }
+        let plain = if is_secure { "rediss" } else { "redis" };
+        let servers = hosts.split(',').map(|host| format!("{plain}://{own}{}", host.trim())).collect();
+        Ok(Self { scheme, user, servers, rest, certificates })
     }
 
     fn client(&self, url: &str) -> Result<Client, EngineError> {
@@ -331,7 +348,9 @@ impl Connection {
                     return Err(unavailable("the URL names no master"));
                 }
                 let sentinels = Sentinel::build(address.servers).map_err(unavailable)?;
-                Source::Sentinels { sentinels: Box::new(sentinels.into()), master: address.rest.to_owned() }
+                let node = node_info(&address.user).map_err(unavailable)?;
+                let master = address.rest.to_owned();
+                Source::Sentinels { sentinels: Box::new(sentinels.into()), master, node: Box::new(node) }
             }
             "redis+cluster" | "rediss+cluster" => {
                 let cluster = cluster_builder(&address.servers, address.certificates.as_ref());
@@ -351,8 +370,8 @@ impl Connection {
             .set_response_timeout(Some(TIMEOUT));
         let client = match &self.source {
             Source::Server(client) => (**client).clone(),
-            Source::Sentinels { sentinels, master } => {
-                sentinels.lock().await.async_master_for(master, Some(&node_info())).await?
+            Source::Sentinels { sentinels, master, node } => {
+                sentinels.lock().await.async_master_for(master, Some(node)).await?
             }
             Source::Cluster { cluster, .. } => {
                 return cluster.get_async_connection().await.map(Open::Cluster);
@@ -365,9 +384,8 @@ impl Connection {
     pub(super) async fn listen(&self) -> Result<(PubSubSink, Announcements), EngineError> {
         let clients = match &self.source {
             Source::Server(client) => vec![(**client).clone()],
-            Source::Sentinels { sentinels, master } => {
-                let asking =
-                    async { sentinels.lock().await.async_master_for(master, Some(&node_info())).await };
+            Source::Sentinels { sentinels, master, node } => {
+                let asking = async { sentinels.lock().await.async_master_for(master, Some(node)).await };
                 let asked = tokio::time::timeout(TIMEOUT, asking).await.map_err(unavailable)?;
                 vec![asked.map_err(unavailable)?]
             }
