@@ -100,6 +100,32 @@ const RIGHTS: [(&str, &str); 4] = [
     ("history", "history_access"),
 ];
 
+/// Settings that have these values here always.
+const ALWAYS: [(&str, &str); 4] = [
+    ("channel.private_prefix", "$"),
+    ("channel.namespace_boundary", ":"),
+    ("channel.user_boundary", "#"),
+    ("channel.user_separator", ","),
+];
+
+/// Settings that are on here always.
+const ALWAYS_ON: [&str; 5] = [
+    "sse.enabled",
+    "http_stream.enabled",
+    "uni_sse.enabled",
+    "uni_http_stream.enabled",
+    "uni_websocket.enabled",
+];
+
+/// The same in a namespace.
+const ALWAYS_ON_OPTIONS: [&str; 2] = ["allow_recovery", "allow_positioning"];
+
+/// The operations of a namespace that endpoints decide.
+const OPERATIONS: [&str; 3] = ["subscribe", "publish", "sub_refresh"];
+
+/// The name of the endpoint that has none.
+const DEFAULT: &str = "default";
+
 /// A converted configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -142,10 +168,16 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
             take(&mut root, path);
         }
     }
-    // The endpoint that has no name.
+    let texts = ALWAYS.map(|(path, text)| (path, Value::from(text)));
+    for (path, always) in texts.into_iter().chain(ALWAYS_ON.map(|path| (path, Value::Bool(true)))) {
+        let other = take(&mut root, path).filter(|value| *value != always);
+        list_unless_empty(path, other, &mut unknown);
+    }
+    // Another endpoint must not answer what one with a name does.
     let rpc_proxy = "rpc.without_namespace.proxy_name";
-    if take(&mut root, rpc_proxy).is_some_and(|name| name != "default") {
+    if take(&mut root, rpc_proxy).is_some_and(|name| name != DEFAULT) {
         unknown.push(rpc_proxy.to_owned());
+        take(&mut root, "rpc.proxy");
     }
     let mut sections: BTreeMap<&str, Vec<(&str, Value)>> = BTreeMap::new();
     for (path, section, name) in SAME {
@@ -218,13 +250,23 @@ fn list_unless_empty(path: &str, value: Option<Value>, unknown: &mut Vec<String>
 
 fn converted_options(mut options: Map<String, Value>, path: &str, unknown: &mut Vec<String>) -> String {
     let mut text = String::new();
+    options.retain(|name, value| !(ALWAYS_ON_OPTIONS.contains(&&**name) && *value == true));
+    for operation in OPERATIONS {
+        let name = format!("{operation}_proxy_name");
+        if options.remove(&name).is_none_or(|name| name == DEFAULT) {
+            continue;
+        }
+        // Here an operation has one endpoint, and another one must not decide instead. Beside an endpoint the flags have no meaning.
+        if options.remove(&format!("{operation}_proxy_enabled")) == Some(Value::Bool(true)) {
+            options.retain(|flag, _| !flag.starts_with(&format!("allow_{operation}_for_")));
+            unknown.push(format!("{path}.{name}"));
+        }
+    }
     for (own, here) in SAME_OPTIONS {
         if let Some(value) = options.remove(own).filter(|value| !is_empty(value)) {
             let _ = writeln!(text, "{here} = {}", rendered(&value));
         }
     }
-    // The endpoint that has no name.
-    options.retain(|name, value| !(name.ends_with("_proxy_name") && value == "default"));
     for (right, setting) in RIGHTS {
         let mut flag = |whom: &str| {
             let name = format!("allow_{right}_for_{whom}");
@@ -232,14 +274,15 @@ fn converted_options(mut options: Map<String, Value>, path: &str, unknown: &mut 
         };
         let ((client, _), (anonymous, name), (subscriber, _)) =
             (flag("client"), flag("anonymous"), flag("subscriber"));
-        let access = match (client, anonymous, subscriber) {
-            (true, true, _) => "anyone",
-            (true, false, _) => "client",
-            (false, _, true) => "subscriber",
-            _ => "token",
+        // The flag for anonymous clients widens the others.
+        let access = match (client, subscriber, anonymous) {
+            (true, _, true) => "anyone",
+            (true, _, false) => "client",
+            (false, true, true) => "subscriber",
+            (false, true, false) => "subscribed-client",
+            (false, false, _) => "token",
         };
-        // Alone it grants no right there either.
-        if anonymous && !client {
+        if anonymous && access == "token" {
             unknown.push(format!("{path}.{name}"));
         }
         if access != "token" {
@@ -310,7 +353,7 @@ mod tests {
     #[test]
     fn defaults_change_nothing() {
         let converted = convert_centrifugo(
-            r#"{
+            r##"{
             "client": {
                 "connection_limit": 0,
                 "subscription_token": { "hmac_secret_key": "other" },
@@ -321,9 +364,11 @@ mod tests {
                 "without_namespace": { "proxy_enabled": false, "proxy_name": "default" }
             },
             "channel": {
-                "without_namespace": { "force_recovery_mode": "", "channel_regex": "", "allowed_delta_types": null }
-            }
-        }"#,
+                "without_namespace": { "force_recovery_mode": "", "channel_regex": "", "allowed_delta_types": null },
+                "private_prefix": "$", "namespace_boundary": ":", "user_boundary": "#", "user_separator": ","
+            },
+            "http_stream": { "enabled": true }
+        }"##,
         );
         let Converted { toml, unknown } = converted.unwrap();
         assert_eq!((toml.trim(), &*unknown), ("[channel]", &[][..]));
@@ -354,7 +399,7 @@ mod tests {
                     { "name": "chat", "history_size": 10, "history_ttl": "300s", "history_meta_ttl": "24h", "allow_subscribe_for_client": true,
                       "allow_publish_for_subscriber": true, "allow_history_for_client": true, "allow_history_for_anonymous": true,
                       "allow_presence_for_anonymous": true, "subscribe_proxy_enabled": true, "subscribe_proxy_name": "default",
-                      "publish_proxy_name": "other", "delta_publish": true }
+                      "publish_proxy_name": "other", "delta_publish": true, "allow_recovery": true }
                 ]
             }
         }"#,
@@ -368,10 +413,10 @@ mod tests {
         assert_eq!(config.proxy.connect.url.as_deref(), Some("http://b/"));
         assert_eq!(config.proxy.connect.forward_headers, ["Cookie"]);
         assert_eq!(config.proxy.subscribe.headers["X-Secret"], "s");
-        assert_eq!(config.rpc.url.as_deref(), Some("http://d/"));
+        assert_eq!(config.rpc.url, None, "another endpoint answers calls");
         assert!(config.client.personal_channel && config.client.personal_channel_namespace == "chat");
         let chat = &config.namespaces["chat"];
-        assert_eq!((chat.subscribe, chat.publish), (Access::Client, Access::Subscriber));
+        assert_eq!((chat.subscribe, chat.publish), (Access::Client, Access::SubscribedClient));
         assert_eq!((chat.history_access, chat.presence_access), (Access::Anyone, Access::Token));
         assert!(chat.subscribe_proxy && chat.history_size == 10);
         let hours = |time: std::time::Duration| time.as_secs() / 3600;
@@ -381,13 +426,60 @@ mod tests {
             "admin.password",
             "channel.namespaces.chat.allow_presence_for_anonymous",
             "channel.namespaces.chat.delta_publish",
-            "channel.namespaces.chat.publish_proxy_name",
             "client.subscribe_to_user_personal_channel.single_connection",
             "client.token.user_id_claim",
             "rpc.without_namespace.proxy_name",
         ];
         assert_eq!(converted.unknown, expected);
         assert!(convert_centrifugo("[]").is_err());
+    }
+
+    /// With the conditions of Centrifugo's handlers, in the same order.
+    #[test]
+    fn each_combination_of_flags_grants_the_same() {
+        for flags in 0..8 {
+            let is_on = |bit: u32| flags >> bit & 1 == 1;
+            let (client, subscriber, anonymous) = (is_on(0), is_on(1), is_on(2));
+            let json = format!(
+                r#"{{ "channel": {{ "without_namespace": {{ "allow_publish_for_client": {client},
+                    "allow_publish_for_subscriber": {subscriber}, "allow_publish_for_anonymous": {anonymous} }} }} }}"#
+            );
+            let converted = convert_centrifugo(&json).unwrap();
+            let access = HubConfig::from_toml(&converted.toml).unwrap().channel.publish;
+            for (has_user, is_subscribed) in [(false, false), (false, true), (true, false), (true, true)] {
+                let there = (client || subscriber && is_subscribed) && (has_user || anonymous);
+                let here = match access {
+                    Access::Token => false,
+                    Access::SubscribedClient => has_user && is_subscribed,
+                    Access::Subscriber => is_subscribed,
+                    Access::Client => has_user,
+                    Access::Anyone => true,
+                };
+                assert_eq!(here, there, "{json} {has_user} {is_subscribed}");
+            }
+            let is_listed = anonymous && !client && !subscriber;
+            assert_eq!(!converted.unknown.is_empty(), is_listed, "{json}");
+        }
+    }
+
+    #[test]
+    fn no_other_endpoint_decides_than_the_one_with_the_name() {
+        let converted = convert_centrifugo(
+            r#"{ "channel": {
+                "proxy": { "subscribe": { "endpoint": "http://b/" } },
+                "namespaces": [
+                    { "name": "a", "subscribe_proxy_enabled": true, "subscribe_proxy_name": "other", "allow_subscribe_for_client": true },
+                    { "name": "b", "subscribe_proxy_enabled": true },
+                    { "name": "c", "subscribe_proxy_name": "other", "allow_subscribe_for_client": true }
+                ]
+            } }"#,
+        )
+        .unwrap();
+        let config = HubConfig::from_toml(&converted.toml).unwrap();
+        let decided = ["a", "b", "c"]
+            .map(|name| (config.namespaces[name].subscribe, config.namespaces[name].subscribe_proxy));
+        assert_eq!(decided, [(Access::Token, false), (Access::Token, true), (Access::Client, false)]);
+        assert_eq!(converted.unknown, ["channel.namespaces.a.subscribe_proxy_name"]);
     }
 
     #[test]
@@ -416,6 +508,7 @@ mod tests {
             convert_centrifugo(&json).unwrap().unknown
         };
         assert_eq!(unknown(r#""namespaces": {}, "without_namespace": {}"#), [""; 0]);
+        assert_eq!(unknown(r#""private_prefix": "private-""#), ["channel.private_prefix"]);
         assert_eq!(unknown(r#""namespaces": { "chat": {} }"#), ["channel.namespaces"]);
         assert_eq!(unknown(r#""without_namespace": [1]"#), ["channel.without_namespace"]);
         let expected = ["channel.namespaces.1", "channel.namespaces.2", "channel.namespaces.3"];

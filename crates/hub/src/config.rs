@@ -322,7 +322,9 @@ pub enum Access {
     /// None by this setting: the token of a subscription lets one subscribe, whatever this is, and the server API may do all.
     #[default]
     Token,
-    /// Those that are subscribed to the channel. For `subscribe`, the same as `client`.
+    /// Those with a user that are subscribed to the channel. For `subscribe`, the same as `client`.
+    SubscribedClient,
+    /// Those that are subscribed to the channel, anonymous ones too. For `subscribe`, the same as `client`.
     Subscriber,
     /// Those with a user, which a token or the backend names.
     Client,

@@ -149,7 +149,8 @@ pub fn reference() -> String {
          Times are texts such as\n`\"25s\"`, at most 100 years; sizes are bytes, or texts such as `\"64K\"`, `\"1G\"`. Each setting can also be given by an environment \
          variable: `WIRELOOM_HUB_`, the\nsection and the name, as `WIRELOOM_HUB_CLIENT_ANONYMOUS=true`; it replaces the one of the file. Variables that Kubernetes makes \
          for a Service\nnamed `wireloom-hub`, such as `WIRELOOM_HUB_SERVICE_HOST`, are left out.\n\n\
-         A `[[namespace]]` has a `name` and the settings of `[channel]`, which is the namespace of channels without a colon.\n",
+         A `[[namespace]]` has a `name` and the settings of `[channel]`, which is the namespace of channels without a colon. It is in the\n\
+         file alone: no variable makes a namespace or changes one.\n",
     );
     let mut last = "";
     for (setting, index) in settings().iter().zip(0..) {
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!(default("token", "hmac_secret"), None);
         let enums = settings.iter().filter(|setting| !setting.values.is_empty());
         let enums: Vec<_> = enums.map(|setting| (setting.name.as_str(), setting.values.len())).collect();
-        let access = ["subscribe", "publish", "presence_access", "history_access"].map(|name| (name, 4));
+        let access = ["subscribe", "publish", "presence_access", "history_access"].map(|name| (name, 5));
         assert_eq!(enums[..3], [("slow", 3), ("recovery_mode", 2), ("allowed_delta_types", 1)]);
         assert_eq!(enums[3..], access);
         // Each is a value that the file may have.

@@ -151,10 +151,12 @@ pub(crate) fn check(
                 Operation::Presence => options.presence_access,
                 _ => options.history_access,
             };
+            let has_user = !client.user().is_empty();
             let by_default = match access {
                 Access::Anyone => true,
-                Access::Client => !client.user().is_empty(),
+                Access::Client => has_user,
                 Access::Subscriber => client.is_subscribed(channel),
+                Access::SubscribedClient => has_user && client.is_subscribed(channel),
                 Access::Token => false,
             };
             match operation {
@@ -169,7 +171,7 @@ pub(crate) fn check(
 fn may_subscribe(access: Access, client: &Client) -> bool {
     match access {
         Access::Anyone => true,
-        Access::Client | Access::Subscriber => !client.user().is_empty(),
+        Access::Client | Access::Subscriber | Access::SubscribedClient => !client.user().is_empty(),
         Access::Token => false,
     }
 }

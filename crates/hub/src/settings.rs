@@ -53,7 +53,9 @@ impl Settings {
         for (name, options) in options.chain([("", &config.channel)]) {
             if let Some(pattern) = &options.channel_regex {
                 let pattern = Regex::new(pattern);
-                let pattern = pattern.map_err(|error| ConfigError(format!("channel_regex: {error}")))?;
+                let named = if name.is_empty() { "(default)" } else { name };
+                let pattern = pattern
+                    .map_err(|error| ConfigError(format!("namespace {named}: channel_regex: {error}")))?;
                 patterns.insert(name.to_owned(), pattern);
             }
         }

@@ -329,6 +329,7 @@ async fn rights_of_a_namespace_apply_to_each_kind_of_client() {
         ("anyone", true, true, true),
         ("client", false, true, true),
         ("subscriber", false, false, true),
+        ("subscribed-client", false, false, true),
         ("token", false, false, false),
     ] {
         let namespace = format!(

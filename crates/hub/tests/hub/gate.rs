@@ -8,7 +8,7 @@ use wireloom::{Connector, WebSocket};
 use super::streams::{Stream, http};
 use super::{Client, Served};
 
-const SETTINGS: [&str; 4] = ["token", "subscriber", "client", "anyone"];
+const SETTINGS: [&str; 5] = ["token", "subscribed-client", "subscriber", "client", "anyone"];
 const CHANNELS: [&str; 4] = ["rooms:x", "rooms:x#7", "rooms:x#8,9", "$rooms:x"];
 
 /// One row of the table.
@@ -53,7 +53,7 @@ impl Row<'_> {
             (Token::None, Some(named)) => named,
             (Token::None, None) => match self.subscribe {
                 "anyone" => true,
-                "client" | "subscriber" => !self.user.is_empty(),
+                "client" | "subscriber" | "subscribed-client" => !self.user.is_empty(),
                 _ => false,
             },
         }
@@ -66,6 +66,7 @@ impl Row<'_> {
                 "anyone" => true,
                 "client" => !self.user.is_empty(),
                 "subscriber" => is_subscribed,
+                "subscribed-client" => is_subscribed && !self.user.is_empty(),
                 _ => false,
             }
     }
@@ -233,7 +234,8 @@ async fn each_way_in_grants_what_the_table_says() {
     // The rights to publish are independent of the rest, so that each setting is combined with one of them.
     for (turn, subscribe) in SETTINGS.into_iter().enumerate() {
         for (anonymous, user_limited) in [(false, false), (false, true), (true, false), (true, true)] {
-            let publish = SETTINGS[(turn + usize::from(anonymous) + 2 * usize::from(user_limited)) % 4];
+            let publish =
+                SETTINGS[(turn + usize::from(anonymous) + 2 * usize::from(user_limited)) % SETTINGS.len()];
             let served = Served::start(&config(anonymous, subscribe, publish, user_limited), |hub| hub).await;
             for user in ["", "7"] {
                 for channel in CHANNELS {
