@@ -43,6 +43,8 @@ struct Publish {
     skip_history: bool,
     idempotency_key: String,
     tags: HashMap<String, String>,
+    /// Would leave out a publication that is older than the last. Without it that one is delivered.
+    version: u64,
 }
 
 #[derive(Deserialize, Default)]
@@ -215,6 +217,11 @@ impl Hub {
             }
             "subscribe" => {
                 let request: User = parse(body)?;
+                if request.expire_at.is_some_and(|at| at > 0) {
+                    return Err(Failure::Invalid(
+                        "expire_at of a subscription is not supported: call unsubscribe",
+                    ));
+                }
                 let channel = self.check(&request.channel, Operation::Subscribe { token: "" })?.to_owned();
                 let clients = self.0.clients_of(&request.user, &request.client);
                 check_granted(&self.0, &clients, &channel).map_err(Failure::Refused)?;
@@ -308,6 +315,9 @@ impl Hub {
         request: &Publish,
         change: Change,
     ) -> Result<Box<RawValue>, Failure> {
+        if request.version > 0 {
+            return Err(Failure::Invalid("version is not supported"));
+        }
         let data = match &request.data {
             Some(data) => Bytes::copy_from_slice(data.get().as_bytes()),
             None => match STANDARD.decode(&request.b64data) {

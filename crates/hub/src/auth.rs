@@ -19,6 +19,8 @@ use tracing::warn;
 use crate::clock::{Clock, WarningLimit};
 use crate::config::{ConfigError, TokenConfig};
 use crate::jwks::RemoteKeys;
+use crate::nullable::or_default;
+use crate::overrides::Overrides;
 use crate::protocol::ErrorCode;
 use crate::random::Uuid;
 use crate::url::without_secrets;
@@ -154,8 +156,10 @@ pub(crate) struct ConnectClaims {
     info: Option<Box<RawValue>>,
     b64info: Option<String>,
     /// Channels to subscribe the connection to.
+    #[serde(deserialize_with = "or_default")]
     pub(crate) channels: Vec<String>,
     /// Channels to subscribe the connection to, with options.
+    #[serde(deserialize_with = "or_default")]
     pub(crate) subs: HashMap<String, SubClaims>,
 }
 
@@ -167,6 +171,8 @@ pub(crate) struct SubClaims {
     b64info: Option<String>,
     data: Option<Box<RawValue>>,
     b64data: Option<String>,
+    #[serde(rename = "override", deserialize_with = "or_default")]
+    pub(crate) overrides: Overrides,
 }
 
 /// The claims of a subscription's token.
@@ -184,6 +190,8 @@ pub(crate) struct SubscribeClaims {
     expire_at: Option<NumericDate>,
     info: Option<Box<RawValue>>,
     b64info: Option<String>,
+    #[serde(rename = "override", deserialize_with = "or_default")]
+    pub(crate) overrides: Overrides,
 }
 
 /// A time since 1970. In JSON (RFC 7519 §2): seconds, which may have a fraction.

@@ -15,6 +15,7 @@ use wireloom::{Connector, Error, HttpError};
 use crate::clock::{Clock, WarningLimit};
 use crate::config::ProxyConfig;
 use crate::hooks::{Failure, Refusal};
+use crate::nullable::or_default;
 use crate::protocol::{Disconnect, ErrorCode};
 use crate::spans::{Span, is_context};
 use crate::url::without_secrets;
@@ -36,16 +37,16 @@ struct Answer<T> {
 #[derive(Deserialize)]
 struct AnswerError {
     code: u32,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     message: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     temporary: bool,
 }
 
 #[derive(Deserialize)]
 struct AnswerDisconnect {
     code: u16,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     reason: String,
 }
 

@@ -12,8 +12,11 @@ use serde_json::value::RawValue;
 use crate::client::Client;
 use crate::config::{ConfigError, HubConfig, ProxyConfig};
 use crate::endpoint::{CallsAgain, Endpoint, payload};
+use crate::filter::Filter;
 use crate::hooks::Failure;
-use crate::protocol::{ConnectRequest, Encoding};
+use crate::nullable::or_default;
+use crate::overrides::Overrides;
+use crate::protocol::{ConnectRequest, Encoding, FilterNode};
 use crate::random::Uuid;
 use crate::url::without_secrets;
 
@@ -49,13 +52,14 @@ struct About<'a> {
     client: Uuid,
     transport: &'static str,
     protocol: &'static str,
-    encoding: &'static str,
     #[serde(skip_serializing_if = "str::is_empty")]
     user: &'a str,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Serialize)]
 struct Data<'a> {
+    /// Of the payload, whatever the protocol of the client is.
+    encoding: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,10 +67,13 @@ struct Data<'a> {
 }
 
 impl<'a> Data<'a> {
+    const NONE: Self = Self { encoding: "json", data: None, b64data: None };
+
     fn of(data: &'a Bytes) -> Self {
         match serde_json::from_slice::<&RawValue>(data) {
-            Ok(json) => Self { data: Some(json), b64data: None },
-            Err(_) => Self { data: None, b64data: (!data.is_empty()).then(|| STANDARD.encode(data)) },
+            _ if data.is_empty() => Self::NONE,
+            Ok(json) => Self { data: Some(json), ..Self::NONE },
+            Err(_) => Self { encoding: "binary", data: None, b64data: Some(STANDARD.encode(data)) },
         }
     }
 }
@@ -93,13 +100,17 @@ struct Call<'a> {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct ConnectOutcome {
+    #[serde(deserialize_with = "or_default")]
     pub(crate) user: String,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) expire_at: u64,
     info: Option<Box<RawValue>>,
     b64info: Option<String>,
     data: Option<Box<RawValue>>,
     b64data: Option<String>,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) channels: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) subs: HashMap<String, SubscribeOutcome>,
 }
 
@@ -111,32 +122,21 @@ pub(crate) struct SubscribeOutcome {
     b64info: Option<String>,
     data: Option<Box<RawValue>>,
     b64data: Option<String>,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) expire_at: u64,
-    #[serde(rename = "override")]
+    #[serde(rename = "override", deserialize_with = "or_default")]
     pub(crate) overrides: Overrides,
-}
-
-/// Options of a namespace that the application sets for one subscription.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Overrides {
-    pub(crate) presence: Option<Flag>,
-    pub(crate) join_leave: Option<Flag>,
-    pub(crate) force_push_join_leave: Option<Flag>,
-    pub(crate) force_recovery: Option<Flag>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub(crate) struct Flag {
-    #[serde(default)]
-    pub(crate) value: bool,
+    /// Publications with other tags are kept from the subscriber.
+    server_tags_filter: Option<FilterNode>,
 }
 
 /// The answer to `refresh` and `sub_refresh`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct RefreshOutcome {
+    #[serde(deserialize_with = "or_default")]
     pub(crate) expired: bool,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) expire_at: u64,
 }
 
@@ -146,7 +146,10 @@ pub(crate) struct RefreshOutcome {
 pub(crate) struct PublishOutcome {
     data: Option<Box<RawValue>>,
     b64data: Option<String>,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) skip_history: bool,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) tags: HashMap<String, String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -161,18 +164,25 @@ pub(crate) fn expiry(seconds: u64) -> Option<Duration> {
 }
 
 impl ConnectOutcome {
-    /// Information for others, and data for the client; `None` if one of them is not base64.
-    pub(crate) fn payloads(&mut self) -> Option<(Bytes, Bytes)> {
-        let info = payload(self.info.take(), self.b64info.as_deref())?;
-        Some((info, payload(self.data.take(), self.b64data.as_deref())?))
+    /// Information for others, and data for the client.
+    pub(crate) fn payloads(&mut self) -> Result<(Bytes, Bytes), &'static str> {
+        let info = payload(self.info.take(), self.b64info.as_deref()).ok_or("b64info is not base64")?;
+        let data = payload(self.data.take(), self.b64data.as_deref()).ok_or("b64data is not base64")?;
+        Ok((info, data))
     }
 }
 
 impl SubscribeOutcome {
-    /// Information for others, and data for the client; `None` if one of them is not base64.
-    pub(crate) fn payloads(&mut self) -> Option<(Bytes, Bytes)> {
-        let info = payload(self.info.take(), self.b64info.as_deref())?;
-        Some((info, payload(self.data.take(), self.b64data.as_deref())?))
+    /// Information for others, and data for the client.
+    pub(crate) fn payloads(&mut self) -> Result<(Bytes, Bytes), &'static str> {
+        let info = payload(self.info.take(), self.b64info.as_deref()).ok_or("b64info is not base64")?;
+        let data = payload(self.data.take(), self.b64data.as_deref()).ok_or("b64data is not base64")?;
+        Ok((info, data))
+    }
+
+    pub(crate) fn filter(&self) -> Result<Option<Box<Filter>>, &'static str> {
+        let Some(filter) = &self.server_tags_filter else { return Ok(None) };
+        Filter::new(filter).map(Box::new).map(Some).ok_or("server_tags_filter is malformed or too large")
     }
 }
 
@@ -264,14 +274,14 @@ pub(crate) struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     fn call(&self) -> Call<'a> {
-        let (protocol, encoding) = match self.client.transport.encoding() {
-            Encoding::Json => ("json", "json"),
-            Encoding::Protobuf => ("protobuf", "binary"),
+        let protocol = match self.client.transport.encoding() {
+            Encoding::Json => "json",
+            Encoding::Protobuf => "protobuf",
         };
         let transport = self.client.transport.name();
-        let about = About { client: self.client.id, transport, protocol, encoding, user: self.client.user() };
+        let about = About { client: self.client.id, transport, protocol, user: self.client.user() };
         let (name, version, channel, method, channels) = Default::default();
-        Call { about, name, version, channels, channel, method, data: Data::default() }
+        Call { about, name, version, channels, channel, method, data: Data::NONE }
     }
 
     /// The headers that one endpoint receives. An emulated one replaces none.
@@ -344,20 +354,20 @@ impl<'a> Caller<'a> {
         answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))
     }
 
-    /// The payload to publish, and whether it is left out of the history.
+    /// The payload to publish, and how.
     pub(crate) async fn publish(
         &self,
         endpoint: &Endpoint,
         config: &HubConfig,
         channel: &str,
         data: Bytes,
-    ) -> Result<(Bytes, bool), Failure> {
+    ) -> Result<(Bytes, PublishOutcome), Failure> {
         let call = Call { channel, data: Data::of(&data), ..self.call() };
         let answer: Option<PublishOutcome> = self.ask(endpoint, &config.proxy.publish, &call).await?;
         let mut outcome =
             answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))?;
         let replaced = outcome.payload().map_err(|reason| endpoint.failed(reason))?;
-        Ok((replaced.unwrap_or(data), outcome.skip_history))
+        Ok((replaced.unwrap_or(data), outcome))
     }
 
     pub(crate) async fn rpc(
@@ -371,5 +381,22 @@ impl<'a> Caller<'a> {
         let answer: Option<RpcOutcome> = self.ask(endpoint, &config.rpc, &call).await?;
         let RpcOutcome { data, b64data } = answer.unwrap_or_default();
         payload(data, b64data.as_deref()).ok_or_else(|| endpoint.failed("b64data is not base64"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_encoding_is_that_of_the_payload() {
+        for (payload, expected) in [
+            ("", r#"{"encoding":"json"}"#),
+            ("[1]", r#"{"encoding":"json","data":[1]}"#),
+            ("no JSON", r#"{"encoding":"binary","b64data":"bm8gSlNPTg=="}"#),
+        ] {
+            let data = Bytes::from(payload);
+            assert_eq!(serde_json::to_string(&Data::of(&data)).unwrap(), expected);
+        }
     }
 }

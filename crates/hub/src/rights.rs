@@ -10,8 +10,10 @@ use crate::auth::{Flaw, TokenError};
 use crate::client::{Client, Page};
 use crate::clock::{Clock, WarningLimit};
 use crate::config::{Access, ChannelOptions, HubConfig};
+use crate::filter::Filter;
+use crate::overrides::Overrides;
 use crate::protocol::ErrorCode;
-use crate::proxy::Overrides;
+use crate::proxy::{SubscribeOutcome, expiry};
 use crate::settings::Settings;
 
 /// The party that asks for an operation.
@@ -44,7 +46,7 @@ pub(crate) enum Operation<'a> {
 }
 
 /// What the gate answers when it does not refuse.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Decision {
     Allowed(Grant),
     /// The application decides: a callback or an HTTP endpoint, if there is one for this operation. Without one, the namespace's
@@ -55,14 +57,29 @@ pub(crate) enum Decision {
 }
 
 /// The properties of a granted subscription.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Grant {
     pub(crate) info: Bytes,
     pub(crate) data: Bytes,
     pub(crate) expires_at: Option<Duration>,
     pub(crate) server_side: bool,
-    /// Options of the namespace that the application has set for this subscription.
+    /// Options of the namespace that the application or a token has set for this subscription.
     pub(crate) overrides: Overrides,
+    /// Publications with other tags are kept from the subscriber.
+    pub(crate) filter: Option<Box<Filter>>,
+}
+
+impl Grant {
+    /// What the application has answered.
+    ///
+    /// # Errors
+    /// What is wrong with the answer.
+    pub(crate) fn of(mut outcome: SubscribeOutcome, clock: &Clock) -> Result<Self, &'static str> {
+        let (info, data) = outcome.payloads()?;
+        let expires_at = clock.expiry(expiry(outcome.expire_at));
+        let (overrides, filter) = (outcome.overrides, outcome.filter()?);
+        Ok(Self { info, data, expires_at, server_side: false, overrides, filter })
+    }
 }
 
 /// Checks an operation. A refusal whose cause is a setting that the client cannot know is logged.
@@ -217,7 +234,7 @@ fn by_token(
         return Err(Flaw::OtherClient.into());
     }
     let (info, expires_at) = (claims.info(), clock.expiry(claims.expires_at()));
-    Ok(Grant { info, expires_at, ..Grant::default() })
+    Ok(Grant { info, expires_at, overrides: claims.overrides, ..Grant::default() })
 }
 
 #[cfg(test)]

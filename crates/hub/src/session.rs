@@ -620,9 +620,12 @@ impl Session {
             grant.info = claims.info();
             grant.channels = claims.channels;
             grant.user = claims.sub;
-            subs.extend(
-                claims.subs.iter().map(|(name, sub)| (name.clone(), server_side(sub.info(), sub.data()))),
-            );
+            subs.extend(claims.subs.iter().map(|(name, sub)| {
+                let (info, data) = (sub.info(), sub.data());
+                let grant =
+                    Grant { info, data, server_side: true, overrides: sub.overrides, ..Grant::default() };
+                (name.clone(), grant)
+            }));
         }
         if let Some(hook) = &self.node.hooks.connect {
             let expires_at = grant.expires_at;
@@ -643,17 +646,17 @@ impl Session {
             grant.expires_at = [grant.expires_at, expires_at].into_iter().flatten().min();
             subs.retain(|(name, _)| grant.channels.contains(name));
         } else if let Some(endpoint) = settings.proxies.connect.as_ref().filter(|_| !has_token) {
-            let asked = self.caller().connect(endpoint, &settings.config, request).await;
-            let mut outcome = asked.map_err(|failure| match failure {
+            let denied = |failure| match failure {
                 Failure::Refused(refusal) => Denied::Refused(refusal),
                 Failure::Disconnected(reason) => Denied::Ended(reason),
-            })?;
-            let (info, data) = outcome.payloads().ok_or(Denied::Refused(ErrorCode::Internal.into()))?;
-            for (name, mut sub) in outcome.subs {
-                let (info, data) = sub.payloads().ok_or(Denied::Refused(ErrorCode::Internal.into()))?;
-                let expires_at = self.node.clock.expiry(expiry(sub.expire_at));
-                let overrides = sub.overrides;
-                subs.push((name, Grant { expires_at, overrides, ..server_side(info, data) }));
+            };
+            let flawed = |flaw: &str| denied(endpoint.failed(flaw));
+            let asked = self.caller().connect(endpoint, &settings.config, request).await;
+            let mut outcome = asked.map_err(denied)?;
+            let (info, data) = outcome.payloads().map_err(flawed)?;
+            for (name, sub) in outcome.subs {
+                let granted = Grant::of(sub, &self.node.clock).map_err(flawed)?;
+                subs.push((name, Grant { server_side: true, ..granted }));
             }
             grant = ConnectGrant {
                 user: outcome.user,
@@ -746,11 +749,6 @@ pub(crate) fn subscribed(channel: &str, result: &SubscribeResult) -> Push {
         data: result.data.clone(),
     };
     Push { channel: channel.into(), subscribe: Some(subscribe), ..Push::default() }
-}
-
-/// A subscription that the server makes.
-fn server_side(info: Bytes, data: Bytes) -> Grant {
-    Grant { info, data, server_side: true, ..Grant::default() }
 }
 
 /// Why a client could not connect.

@@ -19,7 +19,7 @@ use crate::hooks::{Refusal, SubscribeEvent, SubscribeGrant, copied};
 use crate::node::{Node, retention};
 use crate::opened::Opened;
 use crate::protocol::{Encoding, ErrorCode, Reply, SubscribeRequest, SubscribeResult};
-use crate::proxy::{Caller, Headers, Overrides, expiry};
+use crate::proxy::{Caller, Headers};
 use crate::rights::{self, Decision, Grant, Operation, Requester};
 use crate::shards::lock;
 
@@ -144,24 +144,13 @@ pub(crate) async fn subscribe(
     let reserved = Reserved { node, client, channel: name.into(), number, step: Step::Listed, opened: None };
     let grant = authorise(&reserved.node, &reserved.client, &request).await?;
     let mut options = reserved.node.options(&reserved.channel).ok_or(ErrorCode::UnknownChannel)?;
-    options.apply(grant.overrides);
+    grant.overrides.apply(&mut options);
+    if grant.filter.is_some() {
+        // A delta is relative to the previous publication, which a filter may leave out.
+        options.allowed_delta_types.clear();
+    }
     check_limits(&reserved, config, &options, request.granted.is_some())?;
     add(reserved, &request, options, grant).await
-}
-
-impl ChannelOptions {
-    /// Applies what the application has set for one subscription.
-    fn apply(&mut self, overrides: Overrides) {
-        let Overrides { presence, join_leave, force_push_join_leave, force_recovery } = overrides;
-        for (option, flag) in [
-            (&mut self.presence, presence),
-            (&mut self.join_leave, join_leave),
-            (&mut self.force_push_join_leave, force_push_join_leave),
-            (&mut self.force_recovery, force_recovery),
-        ] {
-            *option = flag.map_or(*option, |flag| flag.value);
-        }
-    }
 }
 
 /// Checks the limits on the channels of a client's namespace and user. The first is one of what clients open on their own.
@@ -260,10 +249,9 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
     if let Some(endpoint) = settings.proxies.subscribe.as_ref().filter(|_| asks) {
         let caller = Caller { client, headers: &request.headers };
         let asked = caller.subscribe(endpoint, config, channel, data).await;
-        let mut outcome = asked.map_err(|failure| client.fail(failure))?;
-        let (info, data) = outcome.payloads().ok_or(ErrorCode::Internal)?;
-        let (expires_at, overrides) = (node.clock.expiry(expiry(outcome.expire_at)), outcome.overrides);
-        return Ok(Grant { info, data, expires_at, server_side: false, overrides });
+        let granted =
+            asked.and_then(|outcome| Grant::of(outcome, &node.clock).map_err(|flaw| endpoint.failed(flaw)));
+        return granted.map_err(|failure| client.fail(failure));
     }
     if by_default { Ok(Grant::default()) } else { Err(ErrorCode::PermissionDenied.into()) }
 }
@@ -284,7 +272,7 @@ async fn add(
     reserved.step = Step::Added { key };
     node.engine().subscribe(&reserved.channel).await.map_err(|error| reserved.refusal(&error))?;
     reserved.step = Step::Followed { key };
-    let (start, mut result) = position(&reserved, request, &options).await?;
+    let (start, mut result) = position(&reserved, request, &options, grant.filter).await?;
     if options.unsubscribe_events {
         reserved.opened = node.prepare(&client, Some(&command.channel));
         if let Some(opened) = &reserved.opened {
@@ -337,17 +325,22 @@ async fn position(
     reserved: &Reserved,
     request: &Request,
     options: &ChannelOptions,
+    granted_filter: Option<Box<Filter>>,
 ) -> Result<(Start, SubscribeResult), Refusal> {
     let Reserved { node, client, channel, .. } = reserved;
     let command = &request.command;
     let join_leave = options.join_leave && (options.force_push_join_leave || command.join_leave);
-    let filter = match &command.tf {
+    let own_filter = match &command.tf {
         None => None,
         // A delta is relative to the previous publication, which a filter may leave out.
         Some(_) if !options.allow_tags_filter || !command.delta.is_empty() => {
             return Err(ErrorCode::BadRequest.into());
         }
         Some(filter) => Some(Box::new(Filter::new(filter).ok_or(ErrorCode::BadRequest)?)),
+    };
+    let filter = match (granted_filter, own_filter) {
+        (Some(granted), Some(own)) => Some(Box::new(Filter::And(vec![*granted, *own]))),
+        (one, other) => one.or(other),
     };
     let mut start = Start { join_leave, filter, ..Start::default() };
     let mut result = SubscribeResult::default();

@@ -16,6 +16,7 @@ use crate::protocol::{
     PublishRequest, PublishResult, RefreshResult, Reply, RpcRequest, RpcResult, SubRefreshRequest,
     SubRefreshResult, UnsubscribeResult,
 };
+use crate::proxy::PublishOutcome;
 use crate::rights::{self, Decision, Grant, Operation, Requester};
 use crate::shards::lock;
 
@@ -126,7 +127,9 @@ impl Session {
             };
             publication.data = copied(hook(event).await?);
         } else if let Some(asked) = self.ask_to_publish(channel, &publication.data).await {
-            (publication.data, skip_history) = asked?;
+            let (data, outcome) = asked?;
+            (publication.data, skip_history) = (data, outcome.skip_history);
+            publication.tags.extend(outcome.tags);
         } else if !by_default {
             return Err(ErrorCode::PermissionDenied.into());
         }
@@ -225,9 +228,12 @@ impl Session {
         called.map_err(|failure| self.client.fail(failure))
     }
 
-    /// Asks the application's endpoint whether the client may publish, where the namespace has one: returns what is published, and
-    /// whether it is left out of the history.
-    async fn ask_to_publish(&self, channel: &str, data: &Bytes) -> Option<Result<(Bytes, bool), Refusal>> {
+    /// Asks the application's endpoint whether the client may publish, where the namespace has one: returns what is published, and how.
+    async fn ask_to_publish(
+        &self,
+        channel: &str,
+        data: &Bytes,
+    ) -> Option<Result<(Bytes, PublishOutcome), Refusal>> {
         let settings = self.node.settings();
         let config = &settings.config;
         let asks = config.channel_options(channel).is_some_and(|options| options.publish_proxy);

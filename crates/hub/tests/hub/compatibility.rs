@@ -224,6 +224,21 @@ async fn a_token_subscribes_its_connection() {
 }
 
 #[tokio::test]
+async fn a_token_sets_options_of_its_subscription() {
+    let seen = "[[namespace]]\nname = \"seen\"\npresence = true\n";
+    let served = Served::start(&format!("{CONFIG}{MORE}{seen}"), |hub| hub).await;
+    let hidden = json!({ "presence": { "value": false } });
+    let subs = json!({ "seen:x": { "override": hidden }, "seen:w": { "override": null } });
+    let (mut client, _) = as_user(&served, &json!({ "sub": "7", "channels": null, "subs": subs })).await;
+    let by_token = token(&json!({ "sub": "7", "channel": "seen:y", "override": hidden }));
+    client.call("subscribe", json!({ "channel": "seen:y", "token": by_token })).await;
+    for (channel, clients) in [("seen:w", 1), ("seen:x", 0), ("seen:y", 0)] {
+        let counted = api(&served, "presence_stats", json!({ "channel": channel })).await;
+        assert_eq!(counted["result"]["num_clients"], clients, "{channel}: {counted}");
+    }
+}
+
+#[tokio::test]
 async fn expiries_may_be_as_late_as_numbers_are() {
     let served = serve().await;
     let (mut client, connected) = as_user(&served, &json!({ "sub": "7", "exp": u64::MAX })).await;
@@ -453,6 +468,8 @@ async fn the_server_api_refuses_what_it_does_not_know() {
         ("disconnect", json!({}), "user and client"),
         ("disconnect", json!({ "user": "7", "session": "x" }), "session"),
         ("disconnect", json!({ "user": "7", "disconnect": { "code": 1000 } }), "code"),
+        ("subscribe", json!({ "user": "7", "channel": "log:x", "expire_at": 1 }), "expire_at"),
+        ("publish", json!({ "channel": "log:x", "data": 1, "version": 1 }), "version"),
     ] {
         let answer = api(&served, method, request.clone()).await;
         let message = answer["error"]["message"].as_str().unwrap();

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use wireloom::client::Request;
 use wireloom::{Connector, Response, Server};
+use wireloom_hub::PublishOptions;
 
 use super::streams::Stream;
 use super::{Client, Served};
@@ -249,7 +250,7 @@ async fn a_backend_decides_who_subscribes_and_publishes() {
             "info": { "seat": 1 }, "data": { "topic": "x" }, "override": { "presence": { "value": true } },
         } }),
         ("/publish", Some("asked:mine")) if call.body["data"] == 1 => {
-            json!({ "result": { "data": { "was": 1 } } })
+            json!({ "result": { "data": { "was": 1 }, "tags": { "k": "v" } } })
         }
         ("/publish", Some("asked:mine")) if call.body["data"] == 2 => {
             json!({ "result": { "skip_history": true } })
@@ -283,7 +284,102 @@ async fn a_backend_decides_who_subscribes_and_publishes() {
     assert_eq!(client.publications, [json!({ "was": 1 }), json!(2)]);
     let history = client.call("history", json!({ "channel": "asked:mine", "limit": -1 })).await;
     assert_eq!(history["publications"].as_array().unwrap().len(), 1, "{history}");
-    assert_eq!(history["publications"][0]["info"]["chan_info"], json!({ "seat": 1 }));
+    let kept = &history["publications"][0];
+    assert_eq!((&kept["info"]["chan_info"], &kept["tags"]), (&json!({ "seat": 1 }), &json!({ "k": "v" })));
+}
+
+/// As a backend in Go writes empty lists and pointers that point to nothing.
+#[tokio::test]
+async fn members_of_an_answer_may_be_null() {
+    let backend = Backend::start(|call| match &*call.path {
+        "/connect" => json!({ "error": null, "disconnect": null, "result": {
+            "user": "7", "expire_at": null, "info": null, "b64info": null, "data": null, "b64data": null, "channels": null,
+            "subs": { "asked:y": { "info": null, "data": null, "expire_at": null, "override": null } }, "meta": null, "caps": null,
+        } }),
+        "/subscribe" => json!({ "result": {
+            "info": null, "data": null, "expire_at": null, "server_tags_filter": null, "allow": null,
+            "override": { "presence": null, "join_leave": { "value": null } },
+        } }),
+        _ => json!({ "result": { "data": null, "skip_history": null, "tags": null } }),
+    })
+    .await;
+    let namespace = "[[namespace]]\nname = \"asked\"\nsubscribe_proxy = true\npublish_proxy = true\n";
+    let config = format!("{}{namespace}", backend.config(&["connect", "subscribe", "publish"]));
+    let served = Served::start(&config, |hub| hub).await;
+    let mut client = Client::new(wireloom::connect(&served.url).await.unwrap());
+    let connected = client.call("connect", json!({})).await;
+    assert!(connected["subs"]["asked:y"].is_object() && connected["expires"].is_null(), "{connected}");
+    client.call("subscribe", json!({ "channel": "asked:x" })).await;
+    client.call("publish", json!({ "channel": "asked:x", "data": 1 })).await;
+    assert_eq!(client.publications, [json!(1)]);
+}
+
+/// The client did not ask for the filter, and one of its own does not widen that.
+#[tokio::test]
+async fn a_backend_keeps_publications_with_other_tags_from_a_subscriber() {
+    let backend = Backend::start(|call| {
+        let filter = |region: &str| json!({ "key": "region", "cmp": "eq", "val": region });
+        match (&*call.path, call.body["channel"].as_str(), call.body["data"].as_str()) {
+            ("/connect", _, Some("subs")) => {
+                json!({ "result": { "user": "7", "subs": { "asked:x": { "server_tags_filter": filter("eu") } } } })
+            }
+            ("/connect", ..) => json!({ "result": { "user": "7" } }),
+            (_, Some("asked:x"), _) => json!({ "result": { "server_tags_filter": filter("eu") } }),
+            (_, Some("asked:null"), _) => {
+                json!({ "result": { "server_tags_filter": { "op": "and", "nodes": [null] } } })
+            }
+            _ => json!({ "result": { "server_tags_filter": { "op": "or" } } }),
+        }
+    })
+    .await;
+    let namespace = "[[namespace]]\nname = \"asked\"\nsubscribe_proxy = true\nhistory_size = 9\nhistory_ttl = \"1h\"\n\
+        force_recovery = true\nallow_tags_filter = true\nallowed_delta_types = [\"fossil\"]\n";
+    let served =
+        Served::start(&format!("{}{namespace}", backend.config(&["connect", "subscribe"])), |hub| hub).await;
+    let subscribe = |more: Value| {
+        let mut subscribe = json!({ "channel": "asked:x", "recover": true });
+        subscribe.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        subscribe
+    };
+    let publish = async |data: u32, region: &str| {
+        let mut options = PublishOptions::default();
+        options.tags.insert("region".into(), region.into());
+        served.hub.publish_with("asked:x", data.to_string(), options).await.unwrap();
+    };
+    publish(1, "eu").await;
+    publish(2, "us").await;
+    let asks = [
+        json!({}),
+        json!({ "delta": "fossil" }),
+        json!({ "tf": { "op": "or", "nodes": [
+            { "key": "region", "cmp": "eq", "val": "us" }, { "key": "region", "cmp": "eq", "val": "eu" },
+        ] } }),
+    ];
+    let mut clients = Vec::new();
+    for ask in asks {
+        let mut client = Client::new(wireloom::connect(&served.url).await.unwrap());
+        client.call("connect", json!({})).await;
+        let subscribed = client.call("subscribe", subscribe(ask)).await;
+        let recovered: Vec<_> =
+            subscribed["publications"].as_array().unwrap().iter().map(|one| &one["data"]).collect();
+        assert_eq!(recovered, [&json!(1)], "{subscribed}");
+        clients.push(client);
+    }
+    let mut client = Client::new(wireloom::connect(&served.url).await.unwrap());
+    let connected = client.call("connect", json!({ "data": "subs" })).await;
+    assert!(connected["subs"]["asked:x"].is_object(), "{connected}");
+    clients.push(client);
+    publish(3, "us").await;
+    publish(4, "eu").await;
+    for client in &mut clients {
+        client.call("ping", json!({})).await;
+        assert_eq!(client.publications, [json!(4)]);
+    }
+    // One that cannot be understood admits nobody.
+    for channel in ["asked:empty", "asked:null"] {
+        let refused = clients[0].reply("subscribe", json!({ "channel": channel })).await;
+        assert_eq!(refused["error"]["code"], 100, "{refused}");
+    }
 }
 
 #[tokio::test]
