@@ -10,12 +10,14 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::JwkSet;
-use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::warn;
 
+use crate::budget::{self, BYTES_PER_UNIT, charge};
 use crate::clock::{Clock, WarningLimit};
 use crate::config::{ConfigError, TokenConfig};
 use crate::jwks::RemoteKeys;
@@ -30,6 +32,9 @@ pub(crate) struct Verifier {
     connect: Keys,
     /// The keys of subscriptions' tokens, if they have their own.
     subscribe: Option<Keys>,
+    /// A permit for each signature that may be verified at the same time. The tasks of many connections that open at once do not pay for
+    /// each other: those that wait here leave the others their turns.
+    checks: Semaphore,
 }
 
 /// The keys that verify one kind of token.
@@ -277,6 +282,17 @@ fn ec_algorithm(pem: &str) -> Option<Algorithm> {
     }
 }
 
+/// What it costs to verify a signature.
+fn cost_of(algorithm: Algorithm) -> usize {
+    match algorithm {
+        Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512 => budget::COMMAND,
+        Algorithm::ES256 | Algorithm::EdDSA => budget::TURN / 16,
+        Algorithm::ES384 => budget::TURN,
+        // RSA keys may have 8,192 bits.
+        _ => budget::TURN / 4,
+    }
+}
+
 impl Verifier {
     pub(crate) fn new(config: &TokenConfig) -> Result<Self, ConfigError> {
         Self::with_known(config, Vec::new())
@@ -303,7 +319,9 @@ impl Verifier {
             own.refresh_after = own.refresh_after.min(connect.refresh_after);
             connect.refresh_after = own.refresh_after;
         }
-        Ok(Self { connect, subscribe })
+        // At least every second thread does something else.
+        let checks = std::thread::available_parallelism().map_or(1, |threads| threads.get().div_ceil(2));
+        Ok(Self { connect, subscribe, checks: Semaphore::new(checks) })
     }
 
     /// The keys at URLs.
@@ -314,14 +332,25 @@ impl Verifier {
             .filter_map(|keys| keys.remote.as_ref())
     }
 
-    /// Fetches the keys at a URL if the token of a connection names one that is not known. Called before it is verified.
-    pub(crate) async fn prepare_connect(&self, token: &str) {
-        self.connect.prepare(token).await;
+    /// Called before the token of a connection is verified, and what it returns is held until then. Fetches the keys at a URL if the token
+    /// names one that is not known, and charges the check.
+    #[must_use]
+    pub(crate) async fn prepare_connect(&self, token: &str) -> Option<SemaphorePermit<'_>> {
+        self.prepare(&self.connect, token).await
     }
 
     /// The same for the token of a subscription.
-    pub(crate) async fn prepare_subscribe(&self, token: &str) {
-        self.subscribe_keys().prepare(token).await;
+    #[must_use]
+    pub(crate) async fn prepare_subscribe(&self, token: &str) -> Option<SemaphorePermit<'_>> {
+        self.prepare(self.subscribe_keys(), token).await
+    }
+
+    async fn prepare(&self, keys: &Keys, token: &str) -> Option<SemaphorePermit<'_>> {
+        let Header { alg, kid, .. } = decode_header(token).ok()?;
+        keys.prepare(kid).await;
+        let cost = cost_of(alg);
+        charge(cost + token.len() / BYTES_PER_UNIT).await;
+        if cost > budget::COMMAND { self.checks.acquire().await.ok() } else { None }
     }
 
     fn subscribe_keys(&self) -> &Keys {
@@ -411,9 +440,9 @@ impl Keys {
         })
     }
 
-    async fn prepare(&self, token: &str) {
+    /// Fetches the keys at a URL if this one is not known.
+    async fn prepare(&self, id: Option<String>) {
         let Some(remote) = &self.remote else { return };
-        let id = decode_header(token).ok().and_then(|header| header.kid);
         if let Some(id) = id.filter(|id| self.jwks.find(id).is_none()) {
             remote.prepare(&id, self.refresh_after).await;
         }
@@ -497,8 +526,12 @@ fn has_critical_extensions(token: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
     use super::*;
-    use jsonwebtoken::{EncodingKey, Header};
+    use jsonwebtoken::EncodingKey;
     use serde_json::json;
 
     const NOW: Duration = Duration::from_secs(1_000_000);
@@ -821,6 +854,26 @@ mod tests {
             let token = encode(&header(algorithm, Some(id)), &json!({ "sub": "42" }), &hmac).unwrap();
             assert_eq!(verifier.connect(&token, NOW).unwrap_err(), flaw.into(), "{algorithm:?} {id}");
         }
+    }
+
+    /// Many connections that open at once would fill every turn of the others.
+    #[tokio::test]
+    async fn few_signatures_are_verified_at_the_same_time() {
+        let verifier = Verifier::new(&TokenConfig::default()).unwrap();
+        let token = |algorithm: &str| {
+            let header = URL_SAFE_NO_PAD.encode(format!("{{\"alg\":\"{algorithm}\"}}"));
+            format!("{header}.e30.AAAA")
+        };
+        let permits = verifier.checks.available_permits();
+        let others = verifier.checks.acquire_many(permits as u32).await.unwrap();
+        for (algorithm, waits) in [("HS256", false), ("ES256", true), ("EdDSA", true), ("PS512", true)] {
+            let token = token(algorithm);
+            let mut preparing = pin!(verifier.prepare_connect(&token));
+            let is_waiting = poll_fn(|cx| Poll::Ready(preparing.as_mut().poll(cx).is_pending())).await;
+            assert_eq!(is_waiting, waits, "{algorithm}");
+        }
+        drop(others);
+        assert!(verifier.prepare_connect(&token("ES384")).await.is_some());
     }
 
     #[test]

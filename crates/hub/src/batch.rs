@@ -4,8 +4,8 @@ use std::mem;
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::runtime::{Handle, Id};
-use tokio::task::coop::consume_budget;
 
+use crate::budget::charge;
 use crate::client::Client;
 use crate::outbox;
 use crate::shards::lock;
@@ -13,18 +13,8 @@ use crate::shards::lock;
 /// The maximum number of connections that one task writes to. Further tasks can run on other workers.
 const TASK_LEN: usize = 128;
 
-/// The number of visits of subscribers that count as a unit of the budget of a task.
-const VISITS_PER_UNIT: usize = 512;
-
 /// The number of connections that are written to at once: their messages stay in the processor's caches meanwhile.
 const FANOUT_LEN: usize = 64;
-
-/// Charges work to the turn of the task, in units of tokio's budget: others should not wait for all that this task has to do.
-pub(crate) async fn charge(units: usize) {
-    for _ in 0..units {
-        consume_budget().await;
-    }
-}
 
 thread_local! {
     /// What was published by this thread, and no task has begun to write.
@@ -78,7 +68,7 @@ pub(crate) fn fan_out_later(node: Weak<dyn FanOut>, channel: Arc<str>, runtime: 
 #[must_use = "their messages are queued until a batch writes them"]
 pub(crate) struct Unwritten {
     clients: Vec<Arc<Client>>,
-    /// What collecting them has cost, in deliveries.
+    /// What collecting them has cost, in units of a task's budget.
     cost: usize,
 }
 
@@ -87,8 +77,8 @@ impl Unwritten {
         self.clients.push(client);
     }
 
-    pub(crate) fn charge(&mut self, deliveries: usize) {
-        self.cost += deliveries;
+    pub(crate) fn charge(&mut self, cost: usize) {
+        self.cost += cost;
     }
 
     /// Has a task of this runtime write the messages, when the publishing task yields. The calling thread, which may be one of the
@@ -168,7 +158,7 @@ impl Work {
             let cost = forwarded.cost;
             unwritten.append(forwarded);
             unwritten.spawn_writes();
-            charge(1 + cost / VISITS_PER_UNIT).await;
+            charge(1 + cost).await;
         }
         unwritten.spawn_writes();
         unwritten.write();
@@ -198,10 +188,13 @@ mod tests {
     use wireloom::{Server, WebSocket};
 
     use super::*;
+    use crate::client::{Identity, Transport};
     use crate::config::HubConfig;
     use crate::engine::Delivery as _;
     use crate::hub::Hub;
-    use crate::protocol::Publication;
+    use crate::protocol::{Encoding, Publication, SubscribeRequest};
+    use crate::proxy::Headers;
+    use crate::subscribe::{self, Request};
 
     /// A hub, and a WebSocket that receives from it.
     async fn subscribed() -> (Hub, WebSocket) {
@@ -239,6 +232,32 @@ mod tests {
 
     fn is_unwritten(hub: &Hub) -> bool {
         hub.0.all_clients().iter().all(|client| client.outbox.backlog().written == 0)
+    }
+
+    #[tokio::test]
+    async fn forwarding_costs_what_is_encoded() {
+        let config = "[channel]\nsubscribe = \"anyone\"\nhistory_size = 10\nhistory_ttl = \"1h\"\n\
+                      allowed_delta_types = [\"fossil\"]\n";
+        let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
+        let node = &hub.0;
+        for (delta, cost) in [("", 8), ("fossil", 64)] {
+            let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+            client.connect(Identity::default());
+            let channel = format!("x{delta}");
+            let command = SubscribeRequest {
+                channel: channel.clone(),
+                delta: delta.into(),
+                recoverable: true,
+                ..Default::default()
+            };
+            let request = Request::from_client(command, &Headers::NONE);
+            assert!(subscribe::subscribe(node, &client, request).await.unwrap().start(Vec::new()).await);
+            for _ in 0..2 {
+                drop(node.fan_out(&channel));
+                hub.publish(&channel, vec![b'1'; 64 << 10]).await.unwrap();
+            }
+            assert_eq!(node.fan_out(&channel).cost, cost, "{delta}");
+        }
     }
 
     /// Engines deliver from threads of their own.

@@ -39,8 +39,8 @@ pub(crate) enum Change {
     Join(ClientInfo),
     /// What follows the end of a subscription.
     Leave(Active),
-    /// Somebody waits for the changes before this one.
-    Made(Option<oneshot::Sender<()>>),
+    /// Somebody waits for the changes before this one, and pays for them.
+    Made(Option<oneshot::Sender<usize>>),
 }
 
 impl Key {
@@ -94,8 +94,8 @@ impl Changes {
         resumed.collect()
     }
 
-    /// Resolves when the changes that were asked for before have been made; `None` if there are none.
-    pub(crate) fn made(&mut self, key: impl FnOnce() -> Key) -> Option<oneshot::Receiver<()>> {
+    /// Resolves with their cost when the changes that were asked for before have been made; `None` if there are none.
+    pub(crate) fn made(&mut self, key: impl FnOnce() -> Key) -> Option<oneshot::Receiver<usize>> {
         if self.waiting.is_empty() {
             return None;
         }

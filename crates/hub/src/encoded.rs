@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use wireloom::{OwnedMessage, PreparedMessage};
 
+use crate::budget::{BYTES_PER_UNIT, DELTA_BYTES_PER_UNIT, charge};
 use crate::client::{Format, encode, one_way};
 use crate::fossil;
 use crate::protocol::{Encoding, Publication, Push, Reply, json_text};
@@ -46,6 +47,13 @@ impl<'a> Encoded<'a> {
         Self { channel, publication, base, plain, whole, delta, bare: None }
     }
 
+    /// What its forms have cost so far, in units of a task's budget.
+    pub(crate) fn cost(&self) -> usize {
+        let forms = self.plain.len() + self.whole.len() + usize::from(self.bare.is_some());
+        let len = self.publication.data.len();
+        forms * len / BYTES_PER_UNIT + self.delta.len() * len / DELTA_BYTES_PER_UNIT
+    }
+
     pub(crate) fn get(&mut self, format: Format, payload: Payload) -> PreparedMessage {
         let Format::Protocol(encoding) = format else { return self.plain(format) };
         let (shared, base) = match payload {
@@ -72,9 +80,14 @@ fn push(channel: &str, publication: Publication) -> Reply {
 }
 
 /// Consecutive publications for a subscriber with deltas; the first one is whole.
-pub(crate) fn with_deltas(encoding: Encoding, publications: &[Arc<Publication>]) -> Vec<Publication> {
+pub(crate) async fn with_deltas(encoding: Encoding, publications: &[Arc<Publication>]) -> Vec<Publication> {
     let bases = std::iter::once(None).chain(publications.iter().map(|base| Some(&**base)));
-    bases.zip(publications).map(|(base, publication)| with_delta(encoding, base, publication)).collect()
+    let mut all = Vec::with_capacity(publications.len());
+    for (base, publication) in bases.zip(publications) {
+        charge(publication.data.len() / DELTA_BYTES_PER_UNIT).await;
+        all.push(with_delta(encoding, base, publication));
+    }
+    all
 }
 
 /// A publication for a subscriber with deltas: the delta from `base`, unless there is none or it would be longer. Deltas for JSON clients
@@ -111,6 +124,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// The number of formats that were made.
+    fn len(&self) -> usize {
+        [&self.json, &self.protobuf, &self.one_way].into_iter().flatten().count()
+    }
+
     /// The message for a format; `None` if the format does not have this push.
     pub(crate) fn get(&mut self, format: Format, reply: impl FnOnce() -> Reply) -> Option<PreparedMessage> {
         let (message, encoding) = match format {
@@ -160,7 +178,25 @@ pub(crate) fn publication_of(message: OwnedMessage) -> Publication {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+
     use super::*;
+
+    #[tokio::test]
+    async fn deltas_of_long_publications_take_turns() {
+        let data = Bytes::from(vec![b'1'; 64 << 10]);
+        let publication = || Publication { data: data.clone(), ..Publication::default() };
+        let publications = [(); 8].map(|()| Arc::new(publication()));
+        let mut making = pin!(with_deltas(Encoding::Protobuf, &publications));
+        let mut turns = 0;
+        let all = poll_fn(|cx| {
+            turns += 1;
+            making.as_mut().poll(cx)
+        });
+        assert_eq!(all.await.iter().map(|one| one.delta).collect::<Vec<_>>()[..2], [false, true]);
+        assert!(turns >= 4, "{turns}");
+    }
 
     #[test]
     fn bare_messages_come_out_as_they_went_in() {

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use wireloom::OwnedMessage;
 
 use crate::auth::{Flaw, TokenError};
-use crate::batch::charge;
+use crate::budget::{self, BYTES_PER_UNIT, charge};
 use crate::client::{Client, Format, Identity};
 use crate::clock::{Deadline, Nanos, seconds};
 use crate::concurrently::concurrently;
@@ -25,8 +25,8 @@ use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal, copied};
 use crate::node::Node;
 use crate::protocol::UnsubscribeCode;
 use crate::protocol::{
-    Command, Commands, ConnectRequest, ConnectResult, DecodeError, Disconnect, Encoding, ErrorCode,
-    Publication, Push, Reply, SubscribePush, SubscribeRequest, SubscribeResult, decode_object,
+    Command, Commands, ConnectRequest, ConnectResult, DecodeError, Disconnect, Encoding, ErrorCode, Push,
+    Reply, SubscribePush, SubscribeRequest, SubscribeResult, decode_object,
 };
 use crate::proxy::{Caller, Headers, RefreshOutcome, expiry};
 use crate::rights::Grant;
@@ -79,39 +79,14 @@ enum Ping {
     Missing(Deadline),
 }
 
-/// The least cost of a command that reads from a channel, in units of tokio's budget for one turn of a task, which is 128.
-const READ_COST: usize = 32;
-
-/// The number of clients or publications whose reading costs one unit, and that of the bytes of publications.
-const READ_PER_UNIT: usize = 16;
-const BYTES_PER_UNIT: usize = 16 << 10;
-
-/// Charges what reads from a channel to the turn of the task: nothing of it may have waited, and others should not wait for all that
-/// this task has to read. `yield_now` would be ready when the task polls it again after it has written the reply.
-pub(crate) async fn charge_read() {
-    charge(READ_COST).await;
-}
-
-/// Charges clients of a channel that were read.
-pub(crate) async fn charge_clients(count: usize) {
-    charge(count / READ_PER_UNIT).await;
-}
-
-/// Charges publications that were read.
-pub(crate) async fn charge_publications(publications: &[Arc<Publication>]) {
-    let len: usize = publications.iter().map(|publication| publication.data.len()).sum();
-    charge(publications.len() / READ_PER_UNIT + len / BYTES_PER_UNIT).await;
-}
-
 /// The shortest time between two requests to the backend for a renewal.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The number of subscriptions of a connection that the backend is asked to renew at the same time.
 const RENEWALS_MAX: usize = 16;
 
-/// The recovered publications in the reply to `connect`, in lengths of the send queue. After the channel that exceeds this, others do
-/// not recover: this reply cannot be sent in parts.
-const CONNECT_QUEUES_MAX: usize = 8;
+/// The maximum length of the publications in a reply, in lengths of the send queue: a reply is encoded in one turn, and waits as a whole.
+pub(crate) const REPLY_QUEUES_MAX: usize = 8;
 
 /// How many commands may be ahead of their rate, as a time at that rate.
 const BURST: Duration = Duration::from_secs(5);
@@ -367,12 +342,14 @@ impl Session {
 
     /// Executes the commands of one message, in order. Stops at the first one that breaks the protocol.
     async fn execute(&mut self, encoding: Encoding, message: Bytes) {
+        let len = message.len();
         // Boxed, because each future that has one on its way would be as long.
         let mut commands = Commands::new(encoding, message).map(|command| command.map(Box::new)).peekable();
         // A message without a command would otherwise not be rate limited.
         if commands.peek().is_none() {
             return self.end(Disconnect::BadRequest);
         }
+        charge(len / BYTES_PER_UNIT).await;
         let per_s = f64::from(self.node.settings().config.client.commands_per_s_max);
         for command in commands {
             self.replies_fit().await;
@@ -387,13 +364,11 @@ impl Session {
             }
             match command {
                 Ok(command) => {
-                    let reads = command.reads();
+                    let price = if command.reads() { budget::READ } else { budget::COMMAND };
                     if let Err(reason) = self.handle_command(command).await {
                         return self.end(reason);
                     }
-                    if reads {
-                        charge_read().await;
-                    }
+                    charge(price).await;
                 }
                 Err(_) => return self.end(Disconnect::BadRequest),
             }
@@ -575,8 +550,7 @@ impl Session {
         for (channel, grant) in subs {
             let position = request.subs.get(&channel).cloned().unwrap_or_default();
             let command = SubscribeRequest { channel: channel.clone(), token: String::new(), ..position };
-            let may_recover = recovered_len <= CONNECT_QUEUES_MAX * config.queue_len_max;
-            let request = subscribe::Request { may_recover, ..subscribe::Request::granted(command, grant) };
+            let request = subscribe::Request { recovered_len, ..subscribe::Request::granted(command, grant) };
             let subscription = match subscribe::subscribe(&self.node, &self.client, request).await {
                 Ok(subscription) => subscription,
                 // It is named twice, such as in `channels` and in `subs`.
@@ -609,7 +583,7 @@ impl Session {
         let (mut subs, mut is_cut) = (Vec::new(), false);
         let has_token = !request.token.is_empty();
         if has_token {
-            settings.verifier.prepare_connect(&request.token).await;
+            let _turn = settings.verifier.prepare_connect(&request.token).await;
             let (clock, warnings) = (&self.node.clock, &self.node.warnings);
             let verified = settings.verifier.connect(&request.token, clock.system_now());
             let claims = verified.map_err(|error| match error.logged(clock, warnings, self.client.id) {
@@ -770,6 +744,9 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::{Context, Poll, Waker};
 
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
     use super::*;
     use crate::client::Transport;
     use crate::clock::Clock;
@@ -808,6 +785,71 @@ mod tests {
         assert!((0..1_000).all(|_| pace.delay(&options(0, 0), QUEUE, 1_000_000, second).is_zero()));
     }
 
+    /// How many turns a session takes for a message.
+    async fn turns(session: &mut Session, message: &str) -> usize {
+        tokio::task::yield_now().await;
+        let mut handled = std::pin::pin!(session.handle_message(message.into()));
+        let mut turns = 0;
+        poll_fn(|cx| {
+            turns += 1;
+            handled.as_mut().poll(cx)
+        })
+        .await;
+        turns
+    }
+
+    async fn connected(node: &Arc<Node>) -> Session {
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let mut session = Session::new(node.clone(), client, Headers::NONE);
+        session.handle_message("{\"id\":1,\"connect\":{}}".into()).await;
+        session
+    }
+
+    #[tokio::test]
+    async fn the_turns_for_a_message_are_those_of_its_commands() {
+        const COUNT: usize = 200;
+        let config = "[client]\nanonymous = true\n[channel]\nsubscribe = \"anyone\"\n";
+        let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
+        let token = |algorithm: &str| {
+            let header = URL_SAFE_NO_PAD.encode(format!("{{\"alg\":\"{algorithm}\"}}"));
+            format!("\"token\":\"{header}.e30.AAAA\"")
+        };
+        let [cheap, costly] = ["HS256", "ES384"].map(token);
+        for (command, least, most) in [
+            ("\"ping\":{}".to_owned(), 2, 4),
+            (format!("\"refresh\":{{{cheap}}}"), 2, 8),
+            (format!("\"refresh\":{{{costly}}}"), COUNT, 2 * COUNT),
+            (format!("\"sub_refresh\":{{\"channel\":\"a\",{costly}}}"), COUNT, 2 * COUNT),
+            (format!("\"subscribe\":{{\"channel\":\"a\",{costly}}}"), COUNT, 2 * COUNT),
+            (format!("\"rpc\":{{\"data\":\"{}\"}}", "x".repeat(8 << 10)), 4, 12),
+        ] {
+            let mut session = connected(&hub.0).await;
+            let commands = (0..COUNT).map(|number| format!("{{\"id\":{},{command}}}", number + 2));
+            let turns = turns(&mut session, &commands.collect::<Vec<_>>().join("\n")).await;
+            assert!((least..=most).contains(&turns), "{}: {turns}", &command[..20.min(command.len())]);
+            assert!(!session.client.outbox.has_ended());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_join_or_a_leave_in_a_large_room_takes_more_turns() {
+        let config = "[client]\nanonymous = true\n[channel]\nsubscribe = \"anyone\"\n\
+                      join_leave = true\nforce_push_join_leave = true\n";
+        let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
+        let node = &hub.0;
+        let member = connected(node).await.client;
+        (0..2_000).for_each(|_| drop(node.channels.add("large", member.clone(), false)));
+        let mut session = connected(node).await;
+        for command in ["subscribe", "unsubscribe"] {
+            let mut turns_in = async |channel: &str| {
+                let message = format!("{{\"id\":2,\"{command}\":{{\"channel\":\"{channel}\"}}}}");
+                turns(&mut session, &message).await
+            };
+            let [small, large] = [turns_in("small").await, turns_in("large").await];
+            assert!(large >= small + 2, "{command}: {small}, {large}");
+        }
+    }
+
     #[tokio::test]
     async fn a_large_read_takes_more_than_one_turn() {
         let config = HubConfig::from_toml(
@@ -820,7 +862,7 @@ mod tests {
             let info = ClientInfo { client: number.to_string(), ..ClientInfo::default() };
             node.engine().add_presence("large", &info).await.unwrap();
         }
-        for _ in 0..10 {
+        for _ in 0..7 {
             hub.publish("large", vec![b'1'; 1 << 20]).await.unwrap();
         }
         let history = r#"{"id":2,"history":{"channel":"CHANNEL","limit":-1}}"#;
@@ -829,20 +871,10 @@ mod tests {
         let stats = r#"{"id":2,"presence_stats":{"channel":"CHANNEL"}}"#;
         for command in [presence, stats, history, recover] {
             for (channel, is_large) in [("small", false), ("large", true)] {
-                let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
-                let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
-                session.handle_message("{\"id\":1,\"connect\":{}}".into()).await;
-                tokio::task::yield_now().await;
-                let message = command.replace("CHANNEL", channel);
-                let mut handled = std::pin::pin!(session.handle_message(message.as_str().into()));
-                let mut turns = 0;
-                poll_fn(|cx| {
-                    turns += 1;
-                    handled.as_mut().poll(cx)
-                })
-                .await;
+                let mut session = connected(&node).await;
+                let turns = turns(&mut session, &command.replace("CHANNEL", channel)).await;
                 assert_eq!(turns > 1, is_large, "{command} {channel}: {turns}");
-                assert!(!client.outbox.has_ended());
+                assert!(!session.client.outbox.has_ended());
             }
         }
     }

@@ -6,6 +6,9 @@
 
 use std::sync::Arc;
 
+use prost::Message as _;
+
+use crate::budget::{self, charge};
 use crate::channel_limits;
 use crate::channels::{Deltas, Start, Started};
 use crate::client::{Active, Client, Format, Subscription};
@@ -21,6 +24,7 @@ use crate::opened::Opened;
 use crate::protocol::{Encoding, ErrorCode, Reply, SubscribeRequest, SubscribeResult};
 use crate::proxy::{Caller, Headers};
 use crate::rights::{self, Decision, Grant, Operation, Requester};
+use crate::session::REPLY_QUEUES_MAX;
 use crate::shards::lock;
 
 /// The bit of a subscribe command's `flag` that asks for an error instead of a subscription that has not recovered.
@@ -33,8 +37,8 @@ pub(crate) struct Request {
     /// The grant of the server or of the connection's token, if there is one.
     pub(crate) granted: Option<Grant>,
     pub(crate) headers: Headers,
-    /// Whether the client may receive what it missed; otherwise it is told that it has not recovered.
-    pub(crate) may_recover: bool,
+    /// The length of what other subscriptions recover in the same reply.
+    pub(crate) recovered_len: usize,
 }
 
 /// A subscription whose publications are kept until it is [started](Established::start).
@@ -102,12 +106,12 @@ impl Request {
 
     /// A subscription that the connection's token or the application has granted.
     pub(crate) fn granted(command: SubscribeRequest, grant: Grant) -> Self {
-        Self { command, granted: Some(grant), headers: Headers::NONE, may_recover: true }
+        Self { command, granted: Some(grant), headers: Headers::NONE, recovered_len: 0 }
     }
 
     /// A subscription that the client asks for.
     pub(crate) fn from_client(command: SubscribeRequest, headers: &Headers) -> Self {
-        Self { command, granted: None, headers: headers.clone(), may_recover: true }
+        Self { command, granted: None, headers: headers.clone(), recovered_len: 0 }
     }
 }
 
@@ -117,7 +121,7 @@ pub(crate) async fn subscribe(
     client: &Arc<Client>,
     request: Request,
 ) -> Result<Established, Refusal> {
-    crate::session::charge_read().await;
+    charge(budget::READ).await;
     let settings = node.settings();
     let config = &settings.config;
     let name = request.command.channel.as_str();
@@ -225,10 +229,12 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
         None => Requester::Client(client),
     };
     let (operation, settings) = (Operation::Subscribe { token }, node.settings());
-    if !token.is_empty() {
-        settings.verifier.prepare_subscribe(token).await;
-    }
+    let turn = match token.is_empty() {
+        true => None,
+        false => settings.verifier.prepare_subscribe(token).await,
+    };
     let decision = rights::check(&settings, &node.clock, &node.warnings, requester, channel, operation)?;
+    drop(turn);
     let by_default = match decision {
         Decision::Allowed(grant) => return Ok(request.granted.clone().unwrap_or(grant)),
         Decision::Application { by_default } => by_default,
@@ -349,10 +355,17 @@ async fn position(
     result.positioned = true;
     result.was_recovering = command.recover;
     let since = Position { offset: command.offset, epoch: command.epoch.clone() };
-    let since = (command.recover && result.recoverable && request.may_recover).then_some(&since);
+    let since = (command.recover && result.recoverable).then_some(&since);
     let recovered = node.engine().recover(channel, since, options.recovery_mode, retention).await;
     let mut recovery = recovered.map_err(|error| reserved.refusal(&error))?;
-    crate::session::charge_publications(&recovery.publications).await;
+    let lens = recovery.publications.iter().map(|publication| publication.encoded_len());
+    let len = request.recovered_len + lens.sum::<usize>();
+    // One publication alone is sent however long it is.
+    let is_one = request.recovered_len == 0 && recovery.publications.len() == 1;
+    if !is_one && len > REPLY_QUEUES_MAX * node.settings().config.client.queue_len_max {
+        (recovery.publications, recovery.recovered) = (Vec::new(), false);
+    }
+    charge(budget::of_publications(&recovery.publications)).await;
     if command.recover {
         let counter = if recovery.recovered { &node.metrics.recovered } else { &node.metrics.unrecovered };
         counter.increment();
@@ -368,7 +381,7 @@ async fn position(
     result.offset = recovery.position.offset;
     if let Some(encoding) = deltas(client, command, options) {
         result.delta = true;
-        result.publications = encoded::with_deltas(encoding, &recovery.publications);
+        result.publications = encoded::with_deltas(encoding, &recovery.publications).await;
         let last = recovery.publications.last().map(|last| last.offset);
         start.deltas =
             if last == Some(recovery.position.offset) { Deltas::Following } else { Deltas::NoBase };

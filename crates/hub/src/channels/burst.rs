@@ -13,6 +13,7 @@ use wireloom::PreparedMessage;
 
 use super::{Channel, Channels, Forwarded, Kept, Latest, Lost, OnSlow, Phase, Subscriber, Waiting};
 use crate::batch::Unwritten;
+use crate::budget::{COSTLY_PER_UNIT, VISITS_PER_UNIT};
 use crate::client::Format;
 use crate::encoded::{Encoded, Payload};
 use crate::outbox::{Pushed, Run};
@@ -116,7 +117,9 @@ impl Channels {
             *costly += usize::from(subscriber.filter.is_some() || subscriber.has_deltas());
             has_deltas |= fan_out.forward(subscriber, on_slow);
         }
-        fan_out.unwritten.charge(subscribers.len() + *costly * burst.published.len());
+        let encoded: usize = fan_out.all.iter().map(|one| one.encoded.cost()).sum();
+        let visits = subscribers.len() / VISITS_PER_UNIT + *costly * burst.published.len() / COSTLY_PER_UNIT;
+        fan_out.unwritten.charge(encoded + visits);
         let Forwarder { lost, unwritten, .. } = fan_out;
         if !has_deltas {
             *latest = None;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Node;
-use crate::batch::charge;
+use crate::budget::{self, charge};
 use crate::client::{Client, Page, Subscription, Transport};
 use crate::events::Host;
 use crate::hooks::DisconnectEvent;
@@ -18,9 +18,6 @@ use crate::shards::lock;
 
 /// The maximum number of connections that are woken while no other connection can be added.
 const WOKEN_MAX: usize = 256;
-
-/// What the end of a subscription costs, in units of tokio's budget for one turn of a task, which is 128.
-const LEAVE_COST: usize = 16;
 
 impl Node {
     /// Adds a connection. An error if there are too many, or the hub is shutting down.
@@ -94,7 +91,7 @@ impl Node {
         let mut ended = Vec::new();
         for channel in self.end_all(client, reason) {
             ended.push(channel);
-            charge(LEAVE_COST).await;
+            charge(budget::LEAVE).await;
         }
         for channel in ended {
             self.changes_made(&channel, client).await;

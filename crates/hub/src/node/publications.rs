@@ -1,15 +1,11 @@
 //! Publishing, and reading what was published.
 
 use super::Node;
-use crate::batch::charge;
+use crate::budget::{DELIVERIES_PER_UNIT, charge};
 use crate::config::ChannelOptions;
 use crate::engine::EngineError;
 use crate::history::{History, HistoryQuery, Position, Retention};
 use crate::protocol::Publication;
-
-/// The number of deliveries that cost one unit of tokio's budget for one turn of a task, which is 128. Most of their cost is that of tasks
-/// that forward and write.
-const DELIVERIES_PER_UNIT: usize = 2 << 10;
 
 /// Why a publication failed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use super::Node;
+use crate::budget::{self, ANNOUNCED_PER_UNIT, charge};
 use crate::changes::{Change, Changes, Key};
 use crate::client::{Active, Client, Format, Subscription};
 use crate::engine::Membership;
@@ -42,22 +43,25 @@ impl Node {
         self.engine.unsubscribe(channel);
     }
 
-    /// Informs the other subscribers of the end of a subscription. It may be done twice.
-    async fn leave(&self, channel: &str, client: &Client, active: &Active) {
+    /// Informs the other subscribers of the end of a subscription. It may be done twice. Returns what it has cost.
+    async fn leave(&self, channel: &str, client: &Client, active: &Active) -> usize {
         if active.presence
             && let Err(error) = self.update_presence(channel, client).await
         {
             self.note_engine_failure(channel, &error, "presence was not removed");
         }
-        if active.announced {
-            self.announce(channel, Membership::Leave(client.info(active.info()))).await;
+        match active.announced {
+            true => self.announce(channel, Membership::Leave(client.info(active.info()))).await,
+            false => 0,
         }
     }
 
-    async fn announce(&self, channel: &str, membership: Membership) {
+    /// Returns what it has cost.
+    async fn announce(&self, channel: &str, membership: Membership) -> usize {
         if let Err(error) = self.engine.publish_membership(channel, membership).await {
             self.note_engine_failure(channel, &error, "a join or a leave was not announced");
         }
+        self.channels.subscribers(channel) / ANNOUNCED_PER_UNIT
     }
 
     /// Ends a subscription from the server's side, and with it a connection that has no other. What is published after this returns is
@@ -120,6 +124,7 @@ impl Node {
             };
             self.left(changes, channel, client, active, 0, "client unsubscribed");
         }
+        charge(budget::LEAVE).await;
         self.changes_made(channel, client).await;
         Ok(())
     }
@@ -137,13 +142,13 @@ impl Node {
         self.change(changes, channel, client, Change::Join(client.info(info)));
     }
 
-    /// Returns when the changes of a client's subscription that were begun before have been made.
+    /// Returns when the changes of a client's subscription that were begun before have been made, and charges them.
     pub(crate) async fn changes_made(&self, channel: &str, client: &Client) {
         let made = lock(&self.changes).made(|| Key::new(channel, client));
         if let Some(made) = made {
             // Their runtime may have ended.
             self.start_tasks();
-            let _ = made.await;
+            charge(made.await.unwrap_or(0)).await;
         }
     }
 
@@ -214,6 +219,7 @@ struct Making {
 
 impl Making {
     async fn run(mut self) {
+        let mut cost = 0;
         loop {
             let Some(change) = lock(&self.node.changes).pop(&self.key) else { break };
             let Self { node, key, client, current, .. } = &mut self;
@@ -223,12 +229,12 @@ impl Making {
                     let is_cancelled = || lock(&node.changes).is_cancelled(key);
                     subscribe_from_server(node, client, channel, is_cancelled).await;
                 }
-                Change::Join(info) => node.announce(channel, Membership::Join(info.clone())).await,
-                Change::Leave(active) => node.leave(channel, client, active).await,
+                Change::Join(info) => cost += node.announce(channel, Membership::Join(info.clone())).await,
+                Change::Leave(active) => cost += node.leave(channel, client, active).await,
                 Change::Made(waiting) => {
                     if let Some(waiting) = waiting.take() {
                         // The caller may have given up.
-                        let _ = waiting.send(());
+                        let _ = waiting.send(std::mem::take(&mut cost));
                     }
                 }
             }

@@ -1,9 +1,11 @@
 //! The commands of a connected client that have one reply each.
 
 use bytes::Bytes;
+use prost::Message as _;
 
-use super::{Session, charge_clients, charge_publications};
+use super::{REPLY_QUEUES_MAX, Session};
 use crate::auth::Flaw;
+use crate::budget::{self, READ_PER_UNIT, charge};
 use crate::channel_limits;
 use crate::client::{Format, Subscription};
 use crate::clock::seconds;
@@ -36,7 +38,7 @@ impl Session {
             let clients = self.node.engine().presence(&request.channel).await;
             let clients =
                 clients.map_err(|error| self.failed(&request.channel, &error, "presence was not read"))?;
-            charge_clients(clients.len()).await;
+            charge(clients.len() / READ_PER_UNIT).await;
             let presence = clients.into_iter().map(|info| (info.client.clone(), info)).collect();
             reply.presence = Some(PresenceResult { presence });
         } else if let Some(request) = command.presence_stats {
@@ -44,7 +46,7 @@ impl Session {
             let stats = self.node.engine().presence_stats(&request.channel).await;
             let stats =
                 stats.map_err(|error| self.failed(&request.channel, &error, "presence was not read"))?;
-            charge_clients(stats.num_clients as usize).await;
+            charge(stats.num_clients as usize / READ_PER_UNIT).await;
             reply.presence_stats = Some(stats);
         } else if let Some(request) = command.history {
             reply.history = Some(self.history(request).await?);
@@ -206,13 +208,22 @@ impl Session {
         let query = HistoryQuery { since, limit: Some(limit), reverse: request.reverse };
         let history = self.node.history(channel, &query).await;
         let history = history.map_err(|error| self.failed(channel, &error, "a history was not read"))?;
-        let history = history.unwrap_or_default();
+        let mut history = history.unwrap_or_default();
         if let Some(since) = &query.since
             && !since.is_in(&history.position.epoch)
         {
             return Err(ErrorCode::UnrecoverablePosition.into());
         }
-        charge_publications(&history.publications).await;
+        let len_max = REPLY_QUEUES_MAX * self.node.settings().config.client.queue_len_max;
+        let lens = history.publications.iter().map(|publication| publication.encoded_len());
+        let sums = lens.scan(0, |sum, len| {
+            *sum += len;
+            Some(*sum)
+        });
+        // At least one: the client reads on behind the last.
+        let count = sums.take_while(|sum| *sum <= len_max).count().max(1);
+        history.publications.truncate(count);
+        charge(budget::of_publications(&history.publications)).await;
         Ok(HistoryResult {
             publications: history.publications.iter().map(|one| (**one).clone()).collect(),
             epoch: history.position.epoch,
@@ -257,7 +268,7 @@ impl Session {
             return Err(ErrorCode::BadRequest);
         }
         let (settings, clock) = (self.node.settings(), &self.node.clock);
-        settings.verifier.prepare_connect(token).await;
+        let _turn = settings.verifier.prepare_connect(token).await;
         let verified = settings.verifier.connect(token, clock.system_now());
         let claims = verified
             .and_then(|claims| match claims.sub == self.client.user() {
@@ -280,7 +291,8 @@ impl Session {
         if request.channel.is_empty() || request.token.is_empty() {
             return Err(ErrorCode::BadRequest);
         }
-        self.node.settings().verifier.prepare_subscribe(&request.token).await;
+        let settings = self.node.settings();
+        let _turn = settings.verifier.prepare_subscribe(&request.token).await;
         let grant = match self.check(&request.channel, Operation::Renew { token: &request.token })? {
             Decision::Allowed(grant) => grant,
             Decision::Application { .. } => Grant::default(),

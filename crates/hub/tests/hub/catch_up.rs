@@ -219,7 +219,36 @@ async fn a_connect_reply_is_bounded_and_says_what_it_leaves_out() {
             && sub["offset"] == PER_CHANNEL
     });
     // 8 * 8192 bytes are exceeded by the second channel.
-    assert_eq!((all, none.count()), (2, CHANNELS - 2), "{connected}");
+    assert_eq!((all, none.count()), (1, CHANNELS - 1), "{connected}");
+}
+
+/// One publication is sent however long it is.
+#[tokio::test]
+async fn a_reply_is_bounded_and_a_client_reads_on() {
+    for (queue_len_max, count, recovers) in [(65_536, PER_CHANNEL, true), (4_096, 3, false), (512, 1, false)]
+    {
+        let served = Served::start(&CONFIG.replace("65536", &queue_len_max.to_string()), |hub| hub).await;
+        let requests = fill(&served).await;
+        let mut client = served.connect().await;
+        for reverse in [false, true] {
+            let mut offsets = Vec::new();
+            let mut request = json!({ "channel": channel(0), "limit": -1, "reverse": reverse });
+            while offsets.len() < PER_CHANNEL {
+                let history = client.call("history", request.clone()).await;
+                let publications = history["publications"].as_array().unwrap();
+                assert_eq!(publications.len(), count.min(PER_CHANNEL - offsets.len()), "{queue_len_max}");
+                offsets.extend(publications.iter().map(|one| one["offset"].as_u64().unwrap()));
+                request["since"] = json!({ "offset": offsets.last(), "epoch": history["epoch"] });
+            }
+            assert!(offsets.is_sorted_by(|one, next| (one < next) != reverse), "{offsets:?}");
+        }
+        let recovered = client.call("subscribe", requests[0].clone()).await;
+        assert_eq!(recovered["recovered"] == true, recovers, "{queue_len_max}");
+        assert_eq!(
+            recovered["publications"].as_array().map_or(0, Vec::len),
+            if recovers { PER_CHANNEL } else { 0 }
+        );
+    }
 }
 
 /// The bound is the queue and one reply, for those that are written and once more for those that wait.

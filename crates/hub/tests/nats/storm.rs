@@ -183,8 +183,9 @@ async fn every_publication_arrives_once_or_the_client_is_informed() {
         publisher.await.unwrap();
     }
     plan.send_replace(plan_of(&nodes, true));
-    // Everything that was acknowledged is in the histories, in order.
-    let mut reader = Node::connect_to(nats.port, CONFIG).await.connect().await;
+    // Everything that was acknowledged is in the histories, in order. One reply has all of a history.
+    let config = CONFIG.replace("65536", "1048576");
+    let mut reader = Node::connect_to(nats.port, &config).await.connect().await;
     for (name, begin) in begins {
         let (epoch, offset) = (&begin["epoch"], begin["offset"].as_u64().unwrap_or(0));
         let request = json!({ "channel": name, "recover": true, "epoch": epoch, "offset": offset });
