@@ -184,7 +184,10 @@ impl Drop for RecvStream {
             }
             slot.discard_unread(core, deferred);
             if receiving == Receiving::Open && state.core.role() == Role::Client && !is_sent {
-                // Without a reader of the response the request is pointless.
+                // Without a reader of the response the request is pointless. What has been sent is before the reset.
+                if let Some(slot) = state.slots.get(stream) {
+                    slot.note_sent(&state.core);
+                }
                 let _ = state.core.reset(stream.key, ErrorCode::CANCEL);
                 state.fail_stream(stream.key, &HttpError::StreamReset(ErrorCode::CANCEL));
             } else if receiving == Receiving::Open && finished {

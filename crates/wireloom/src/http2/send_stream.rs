@@ -119,8 +119,9 @@ impl SendStream {
     pub(crate) fn is_sent(&self) -> bool {
         let mut state = self.shared.lock();
         let State { slots, core, .. } = &mut *state;
-        let has_failed = slots.get(self.stream).is_none_or(|slot| slot.error.is_some());
-        self.done && !has_failed && core.queued(self.stream.key) == 0 && !core.wants_write()
+        let Some(slot) = slots.get(self.stream) else { return false };
+        let has_left = || core.queued(self.stream.key) == 0 && !core.wants_write();
+        slot.is_sent || self.done && slot.error.is_none() && has_left()
     }
 
     /// Ready when everything that was sent, up to the end of the stream, has left.

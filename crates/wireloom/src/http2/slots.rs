@@ -159,7 +159,11 @@ impl Slots {
 
     /// Fails every stream. Tunnels of a server lose what has not been read: what they would answer has no receiver. A client reads on.
     pub(super) fn fail_all(&mut self, error: &HttpError, core: &mut Connection, deferred: &mut Deferred) {
+        let has_output = core.memory().output > 0;
         for (_, slot) in &mut self.slots {
+            if !has_output {
+                slot.note_sent(core);
+            }
             if core.role() == Role::Server && slot.is_tunnel && slot.receiving == Receiving::Open {
                 slot.lose_unread(core, deferred);
             }
@@ -272,6 +276,12 @@ impl Slot {
         if self.discard_unread(core, deferred) {
             self.receiving = Receiving::Discarding;
         }
+    }
+
+    /// Notes whether nothing of it is queued: how the stream or the connection ends after this says nothing of what it has sent.
+    pub(super) fn note_sent(&mut self, core: &Connection) {
+        let is_queued = self.key.is_none_or(|key| core.queued(key) > 0);
+        self.is_sent |= self.finished && self.error.is_none() && !is_queued;
     }
 
     /// Content that arrived before can still be read, and so can an end.

@@ -212,8 +212,9 @@ async fn close_reports_content_that_was_not_sent_to_its_end() {
     config.auto_release = false;
     let script = |core: &mut Connection, event: ScriptEvent<'_>| {
         let ScriptEvent::Request(request) = event else { return };
-        core.send_response(request.stream, status(b"204"), true).unwrap();
-        match &*request.path {
+        let refused = request.path.starts_with("/refused");
+        core.send_response(request.stream, status(if refused { b"403" } else { b"204" }), true).unwrap();
+        match request.path.trim_start_matches("/refused") {
             "/enough" => core.reset(request.stream, ErrorCode::NO_ERROR).unwrap(),
             "/reset" => core.reset(request.stream, ErrorCode::INTERNAL_ERROR).unwrap(),
             _ => {}
@@ -231,13 +232,15 @@ async fn close_reports_content_that_was_not_sent_to_its_end() {
         ("/reset", 2_000, reset(ErrorCode::INTERNAL_ERROR)),
         ("/stall", 2_000, reset(ErrorCode::ENHANCE_YOUR_CALM)),
         ("/all", 1_000, Ok(())),
+        ("/refused/abort", 50, Ok(())),
+        ("/refused/reset", 2_000, Ok(())),
     ] {
         for is_stream in [false, true] {
             let (mut body, mut sender) = (Body::from(vec![7; len]), None);
             if is_stream {
                 let (producer, content) = Body::channel();
                 (body, sender) = (content, Some(producer));
-            } else if path == "/abort" {
+            } else if path.ends_with("/abort") {
                 continue;
             }
             let request = Request::post(format!("http://{address}{path}"), body);
@@ -245,7 +248,7 @@ async fn close_reports_content_that_was_not_sent_to_its_end() {
             if let Some(mut sender) = sender {
                 // Fails once the stream is reset.
                 let _ = sender.send(vec![7; len]).await;
-                if path == "/abort" {
+                if path.ends_with("/abort") {
                     sender.abort();
                 }
             }
@@ -260,6 +263,24 @@ async fn close_reports_content_that_was_not_sent_to_its_end() {
     drop(sender);
     let closed = response.close().await;
     assert!(matches!(closed, Err(Error::Http(HttpError::Http2(_)))), "{closed:?}");
+}
+
+// The last stream ends the connection with its response.
+#[tokio::test]
+async fn content_that_was_sent_stays_so_when_the_connection_ends() {
+    let script = |core: &mut Connection, event: ScriptEvent<'_>| {
+        let ScriptEvent::Data(stream, _, true) = event else { return };
+        core.send_response(stream, status(b"204"), true).unwrap();
+    };
+    let address = scripted::serve(Config::new(Role::Server), script).await;
+    for _ in 0..20 {
+        let http2 = connect(address).await;
+        let exchange = http2.send(Request::post(format!("http://{address}/"), vec![7; 50])).unwrap();
+        http2.shut_down();
+        let response = exchange.response().await.unwrap();
+        assert_eq!(response.status, 204);
+        assert_eq!(response.close().await, Ok(()));
+    }
 }
 
 #[tokio::test]

@@ -100,6 +100,8 @@ impl Stream {
             _ => Body::http2(recv, len).with_len_max(BODY_LEN_MAX),
         };
         let sending = match std::mem::replace(&mut self.content, Content::None) {
+            // A refusal says nothing of the content, which may end before it was sent.
+            _ if status >= 300 => None,
             Content::Queued(send) if !send.is_sent() => Some(tokio::spawn(send_all(send, None))),
             Content::Streamed(task) => Some(task),
             Content::None | Content::Queued(_) => None,
