@@ -99,23 +99,26 @@ pub fn encode_reply(encoding: Encoding, reply: &Reply) -> Vec<u8> {
 }
 
 thread_local! {
-    /// How many bytes of elements the lists and maps of the value that is being decoded may still have.
-    static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// How many bytes of elements the lists and maps of the value that is being decoded may still have; without bound by default.
+    static ROOM: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// Decodes a value whose lists and maps together take at most `max` bytes for their elements: a text of two bytes may be an element of
 /// hundreds.
 #[cfg(feature = "client")]
 pub(crate) fn bounded<T>(max: usize, decode: impl FnOnce() -> T) -> T {
-    let before = ROOM.replace(max);
+    let before = ROOM.replace(Some(max));
     let decoded = decode();
     ROOM.set(before);
     decoded
 }
 
 fn take_room<T, E: de::Error>() -> Result<(), E> {
-    let room = ROOM.get().checked_sub(size_of::<T>());
-    ROOM.set(room.ok_or_else(|| E::custom("lists and maps are too long"))?);
+    if let Some(room) = ROOM.get() {
+        let room =
+            room.checked_sub(size_of::<T>()).ok_or_else(|| E::custom("lists and maps are too long"))?;
+        ROOM.set(Some(room));
+    }
     Ok(())
 }
 
@@ -130,6 +133,11 @@ pub(super) fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> R
             to.write_str("a list")
         }
 
+        /// As Go writes an empty one.
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(Vec::new())
+        }
+
         fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
             let mut list = Vec::new();
             while let Some(element) = elements.next_element()? {
@@ -140,7 +148,7 @@ pub(super) fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> R
         }
     }
 
-    from.deserialize_seq(List(PhantomData))
+    from.deserialize_any(List(PhantomData))
 }
 
 /// Deserializes a map, as [`bounded`] says.
@@ -156,6 +164,11 @@ pub(super) fn map<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
             to.write_str("a map")
         }
 
+        /// As Go writes an empty one.
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(HashMap::new())
+        }
+
         fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
             let mut map = HashMap::new();
             while let Some((key, value)) = entries.next_entry()? {
@@ -166,7 +179,7 @@ pub(super) fn map<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
         }
     }
 
-    from.deserialize_map(Map(PhantomData))
+    from.deserialize_any(Map(PhantomData))
 }
 
 /// Fields with their default value are left out of JSON.
@@ -258,6 +271,16 @@ mod tests {
 
     fn decode_commands(encoding: Encoding, message: &[u8]) -> Result<Vec<Command>, DecodeError> {
         Commands::new(encoding, Bytes::copy_from_slice(message)).collect()
+    }
+
+    #[test]
+    fn a_list_and_a_map_may_be_null() {
+        let result: crate::protocol::SubscribeResult =
+            serde_json::from_str(r#"{"publications":null,"offset":7}"#).unwrap();
+        assert_eq!((result.publications.len(), result.offset), (0, 7));
+        let result: crate::protocol::PresenceResult = serde_json::from_str(r#"{"presence":null}"#).unwrap();
+        assert!(result.presence.is_empty());
+        assert!(serde_json::from_str::<crate::protocol::PresenceResult>(r#"{"presence":[]}"#).is_err());
     }
 
     #[test]

@@ -357,6 +357,8 @@ impl Task {
             }
         }
         let mut commands = Vec::new();
+        // What had arrived before a command could not be sent is handled first.
+        let mut lost = None;
         for call in std::mem::take(&mut self.calls) {
             self.begin(call, &mut commands);
         }
@@ -366,10 +368,13 @@ impl Task {
             }
             self.handle_deadlines(&mut commands);
             if !commands.is_empty() && !connection.is_sending() {
-                if let Err(lost) = connection.begin_send(&commands).await {
-                    return Ok(lost);
+                if lost.is_none() {
+                    lost = connection.begin_send(&commands).await.err();
                 }
                 commands.clear();
+            }
+            if let Some(lost) = lost.take_if(|_| replies.is_empty()) {
+                return Ok(lost);
             }
             connection.note_owed(self.first_owed());
             let handles = self.has_room(&commands);

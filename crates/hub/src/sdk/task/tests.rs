@@ -417,6 +417,24 @@ async fn a_message_is_handled_as_far_as_there_is_room() {
     assert!(matches!(received.try_recv(), Some(ClientEvent::Connected { .. })));
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_has_arrived_is_handled_before_the_end() {
+    const MESSAGES: usize = 2 * REPLIES_PER_TURN;
+    let (opened, mut server) = open(1 << 16).await;
+    let (handles, requests) = mpsc::channel(1);
+    let mut task = new_task(ClientBuilder::new("ws://127.0.0.1".into()), requests);
+    let (events, mut received) = queue(2 * MESSAGES);
+    task.events = Some(events);
+    let message = json!({ "push": { "message": { "data": 1 } } });
+    server.send(&*vec![message.to_string(); MESSAGES].join("\n")).await.unwrap();
+    drop(server.into_inner());
+    // It cannot be sent.
+    handles.try_send(rpc("1".into()).0).unwrap();
+    assert!(task.serve(opened).await.is_ok());
+    let messages = std::iter::from_fn(|| received.try_recv());
+    assert_eq!(messages.filter(|event| matches!(event, ClientEvent::Message(_))).count(), MESSAGES);
+}
+
 /// A reply with a base and short deltas, each of which copies it as a whole.
 #[tokio::test(start_paused = true)]
 async fn a_reply_of_short_deltas_is_taken_in_parts() {
