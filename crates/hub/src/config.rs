@@ -848,7 +848,6 @@ mod tests {
             ("[channel]\nhistory_meta_ttl = \"1h\"", "history_meta_ttl needs a history"),
             ("[channel]\nrecovery_mode = \"cache\"", "recovery_mode needs a history"),
             ("[channel]\nhistory_access = \"anyone\"", "history_access needs a history"),
-            ("[channel]\nforce_push_join_leave = true", "force_push_join_leave needs join_leave"),
             ("[channel]\nsub_refresh_proxy = true", "sub_refresh_proxy needs proxy.sub_refresh.url"),
             (
                 "proxy.publish.url = \"http://a/\"",

@@ -94,6 +94,8 @@ pub(crate) struct Events {
     ended: Mutex<VecDeque<End>>,
     /// The number of those that are being queued.
     queueing: AtomicUsize,
+    /// The number of those that were dropped, until it is logged.
+    dropped: AtomicU64,
     /// Whether the engine has lost what is open.
     is_open_lost: AtomicBool,
     /// Something has ended, or is to be stored again.
@@ -125,6 +127,7 @@ impl Events {
             lease: Mutex::new(token().into()),
             ended: Mutex::default(),
             queueing: AtomicUsize::new(0),
+            dropped: AtomicU64::new(0),
             is_open_lost: AtomicBool::new(false),
             has_ended: Notify::new(),
             queued: AtomicU64::new(0),
@@ -167,11 +170,10 @@ impl Events {
         let event = opened.event(code, reason, self.clock.now()).into();
         let mut ended = lock(&self.ended);
         ended.push_back(End { lease: opened.lease, key: opened.id, event });
+        // Callers may hold locks, so that this is not where it is logged.
         let dropped = (ended.len() > QUEUE_MAX).then(|| ended.pop_front());
+        self.dropped.fetch_add(u64::from(dropped.is_some()), Ordering::Relaxed);
         drop(ended);
-        if dropped.is_some() && self.warnings.may_warn(self.clock.now()) {
-            warn!("the engine stores no events; the oldest are dropped");
-        }
         self.has_ended.notify_one();
     }
 
@@ -279,6 +281,10 @@ impl Events {
                 self.queueing.store(len, Ordering::SeqCst);
                 ended.drain(..len).collect()
             };
+            if self.dropped.load(Ordering::Relaxed) > 0 && self.warnings.may_warn(self.clock.now()) {
+                let dropped = self.dropped.swap(0, Ordering::Relaxed);
+                warn!(dropped, "the engine stores no events; the oldest are dropped");
+            }
             if !batch.is_empty() {
                 if self.move_ends(batch, &mut lost).await.is_err() {
                     sleep(RETRY_MIN).await;

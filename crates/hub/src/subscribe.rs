@@ -358,23 +358,28 @@ async fn position(
     let since = (command.recover && result.recoverable).then_some(&since);
     let recovered = node.engine().recover(channel, since, options.recovery_mode, retention).await;
     let mut recovery = recovered.map_err(|error| reserved.refusal(&error))?;
+    // What was read is paid for, also where it is not sent.
+    charge(budget::of_publications(&recovery.publications)).await;
+    if let Some(filter) = &start.filter {
+        recovery.publications.retain(|publication| filter.fits(&publication.tags));
+    }
     let lens = recovery.publications.iter().map(|publication| publication.encoded_len());
     let len = request.recovered_len + lens.sum::<usize>();
     // One publication alone is sent however long it is.
-    let is_one = request.recovered_len == 0 && recovery.publications.len() == 1;
-    if !is_one && len > REPLY_QUEUES_MAX * node.settings().config.client.queue_len_max {
+    let fits = match recovery.publications.len() {
+        0 => true,
+        1 if request.recovered_len == 0 => true,
+        _ => len <= REPLY_QUEUES_MAX * node.settings().config.client.queue_len_max,
+    };
+    if !fits {
         (recovery.publications, recovery.recovered) = (Vec::new(), false);
     }
-    charge(budget::of_publications(&recovery.publications)).await;
     if command.recover {
         let counter = if recovery.recovered { &node.metrics.recovered } else { &node.metrics.unrecovered };
         counter.increment();
         if !recovery.recovered && command.flag & REJECT_UNRECOVERED != 0 {
             return Err(ErrorCode::UnrecoverablePosition.into());
         }
-    }
-    if let Some(filter) = &start.filter {
-        recovery.publications.retain(|publication| filter.fits(&publication.tags));
     }
     result.recovered = recovery.recovered;
     result.epoch = recovery.position.epoch.clone();

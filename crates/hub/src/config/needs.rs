@@ -104,7 +104,6 @@ impl ChannelOptions {
                 "presence",
                 self.presence,
             ),
-            need("force_push_join_leave", self.force_push_join_leave, "join_leave", self.join_leave),
             endpoint("subscribe_proxy", self.subscribe_proxy, "proxy.subscribe.url", &proxy.subscribe.url),
             endpoint(
                 "sub_refresh_proxy",

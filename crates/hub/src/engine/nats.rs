@@ -125,6 +125,15 @@ fn credentials(url: &ServerAddr) -> Option<(String, Option<String>)> {
     Some((decoded(url.username()?), url.password().map(decoded)))
 }
 
+/// The URL without them: async-nats logs the URL of each attempt to connect.
+fn without_credentials(url: ServerAddr) -> std::io::Result<ServerAddr> {
+    let mut url = url.into_inner();
+    // They fail for URLs without a host, which are no addresses of servers.
+    let _ = url.set_password(None);
+    let _ = url.set_username("");
+    ServerAddr::from_url(url)
+}
+
 impl NatsEngine {
     /// Connects to a server, or to the servers of a cluster. `urls` are separated by commas. The credentials of the first that has some,
     /// `nats://USER:PASSWORD@HOST` or `nats://TOKEN@HOST`, are those of the node.
@@ -165,7 +174,8 @@ impl NatsEngine {
             Some((token, None)) => options.token(token),
             None => options,
         };
-        let client = options.connect(urls).await.map_err(unavailable)?;
+        let urls = urls.into_iter().map(without_credentials).collect::<Result<Vec<_>, _>>();
+        let client = options.connect(urls.map_err(unavailable)?).await.map_err(unavailable)?;
         let jetstream = jetstream::new(client.clone());
         jetstream.query_account().await.map_err(|error| {
             unavailable(format!("JetStream does not answer; is it on (nats-server -js)? {error}"))
@@ -490,6 +500,22 @@ impl Engine for NatsEngine {
             for shard in self.channels.each() {
                 shard.values().for_each(|followed| followed.follower.sync.notify_one());
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_without_credentials() {
+        for url in ["nats://user:secret@127.0.0.1:4222", "tls://secret@example.com", "127.0.0.1:4222"] {
+            let address = without_credentials(url.parse().unwrap()).unwrap();
+            assert!(
+                credentials(&address).is_none() && !format!("{address:?}").contains("secret"),
+                "{address:?}"
+            );
         }
     }
 }

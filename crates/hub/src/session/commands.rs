@@ -222,8 +222,9 @@ impl Session {
         });
         // At least one: the client reads on behind the last.
         let count = sums.take_while(|sum| *sum <= len_max).count().max(1);
-        history.publications.truncate(count);
+        // What was read is paid for, also where it is not sent.
         charge(budget::of_publications(&history.publications)).await;
+        history.publications.truncate(count);
         Ok(HistoryResult {
             publications: history.publications.iter().map(|one| (**one).clone()).collect(),
             epoch: history.position.epoch,

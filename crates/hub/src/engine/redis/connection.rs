@@ -301,8 +301,10 @@ impl<'a> Address<'a> {
                 Some(("sentinel", user)) if is_sentinel => own = with_at(user),
                 // Its value may be a secret.
                 other => {
-                    let name = other.map_or(parameter, |(name, _)| name);
-                    return Err(unavailable(format_args!("the URL has an unknown parameter: {name}")));
+                    // Nor is the end of a password with a question mark shown.
+                    let name = other.filter(|_| !query.contains('@')).map(|(name, _)| format!(": {name}"));
+                    let name = name.unwrap_or_default();
+                    return Err(unavailable(format_args!("the URL has an unknown parameter{name}")));
                 }
             }
         }
