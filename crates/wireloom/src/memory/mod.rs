@@ -106,8 +106,9 @@ pub(crate) struct Memory {
     pub(crate) lingering: Arc<Semaphore>,
 }
 
-/// Beyond this number of transports that [linger](Memory::lingering), one is closed at once.
-pub(crate) const LINGERING_MAX: usize = 1024;
+/// Beyond this number of transports that [linger](Memory::lingering), one is closed at once. They are few: their peers break the protocol,
+/// and their descriptors and memory come on top of those of the connections.
+pub(crate) const LINGERING_MAX: usize = 32;
 
 /// The accounts of connections, by their keys. A slab would take twice the memory: a vacant place here is a reference to nothing.
 #[derive(Default)]

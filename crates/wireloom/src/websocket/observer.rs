@@ -171,7 +171,7 @@ impl NotificationQueue {
 /// Whether the events of ends and errors may be traced. Few servers do so, and each connection has several.
 pub(super) fn is_traced() -> bool {
     #[cfg(feature = "tracing")]
-    return tracing::enabled!(tracing::Level::DEBUG);
+    return tracing::event_enabled!(tracing::Level::DEBUG);
     #[cfg(not(feature = "tracing"))]
     false
 }
