@@ -1,7 +1,8 @@
 //! The prices of what clients ask for, which the task that does it pays.
 //!
 //! The currency is tokio's budget for one turn of a task ([`tokio::task::coop`]): after 128 units it is polled again behind the others that
-//! are ready. A unit stands for some 8 µs, so that a turn lasts about a millisecond.
+//! are ready. A unit is meant as some 8 µs, a turn
+//! as about a millisecond; the prices are estimates.
 
 use std::sync::Arc;
 

@@ -358,7 +358,7 @@ async fn position(
     let since = (command.recover && result.recoverable).then_some(&since);
     let recovered = node.engine().recover(channel, since, options.recovery_mode, retention).await;
     let mut recovery = recovered.map_err(|error| reserved.refusal(&error))?;
-    // What was read is paid for, also where it is not sent.
+    // Publications that are not sent were read all the same.
     charge(budget::of_publications(&recovery.publications)).await;
     if let Some(filter) = &start.filter {
         recovery.publications.retain(|publication| filter.fits(&publication.tags));

@@ -357,7 +357,7 @@ impl Task {
             }
         }
         let mut commands = Vec::new();
-        // What had arrived before a command could not be sent is handled first.
+        // The replies that arrived before a command could not be sent are handled first.
         let mut lost = None;
         for call in std::mem::take(&mut self.calls) {
             self.begin(call, &mut commands);

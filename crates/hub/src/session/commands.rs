@@ -222,7 +222,7 @@ impl Session {
         });
         // At least one: the client reads on behind the last.
         let count = sums.take_while(|sum| *sum <= len_max).count().max(1);
-        // What was read is paid for, also where it is not sent.
+        // Publications that are not sent were read all the same.
         charge(budget::of_publications(&history.publications)).await;
         history.publications.truncate(count);
         Ok(HistoryResult {

@@ -184,7 +184,7 @@ impl Drop for RecvStream {
             }
             slot.discard_unread(core, deferred);
             if receiving == Receiving::Open && state.core.role() == Role::Client && !is_sent {
-                // Without a reader of the response the request is pointless. What has been sent is before the reset.
+                // Without a reader of the response the request is pointless. Its content, if that was sent, is before the reset.
                 if let Some(slot) = state.slots.get(stream) {
                     slot.note_sent(&state.core);
                 }

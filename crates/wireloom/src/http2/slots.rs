@@ -38,7 +38,7 @@ pub(super) struct Slot {
     pub(super) receiving: Receiving,
     /// END_STREAM was sent or is queued.
     pub(super) finished: bool,
-    /// END_STREAM, and all output before it, has left.
+    /// END_STREAM, and all output before it, has left, or leaves before the frame that ends the stream.
     pub(super) is_sent: bool,
     /// The status of the response, which has ended, was below 300.
     pub(super) is_accepted: bool,
@@ -278,7 +278,7 @@ impl Slot {
         }
     }
 
-    /// Notes whether nothing of it is queued: how the stream or the connection ends after this says nothing of what it has sent.
+    /// Notes whether nothing of it is queued: then the end of the stream or of the connection does not concern its content.
     pub(super) fn note_sent(&mut self, core: &Connection) {
         let is_queued = self.key.is_none_or(|key| core.queued(key) > 0);
         self.is_sent |= self.finished && self.error.is_none() && !is_queued;

@@ -71,7 +71,7 @@ impl Listener for tokio::net::UnixListener {
 
 /// Whether accepting has failed for want of a file descriptor though no connection waits: Linux looks for a descriptor first.
 #[cfg(unix)]
-pub(super) fn failed_for_nobody(listener: &dyn Any, error: &io::Error) -> bool {
+pub(super) fn has_no_connection(listener: &dyn Any, error: &io::Error) -> bool {
     use std::os::fd::AsFd as _;
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -85,7 +85,7 @@ pub(super) fn failed_for_nobody(listener: &dyn Any, error: &io::Error) -> bool {
 }
 
 #[cfg(not(unix))]
-pub(super) fn failed_for_nobody(_: &dyn Any, _: &io::Error) -> bool {
+pub(super) fn has_no_connection(_: &dyn Any, _: &io::Error) -> bool {
     false
 }
 

@@ -49,7 +49,7 @@ use crate::transport::tls::ServerTls;
 use crate::transport::{Io, Transport};
 use crate::websocket::IoUring;
 use connection::{Connection, Next};
-use listener::{NO_ADDRESS, failed_for_nobody};
+use listener::{NO_ADDRESS, has_no_connection};
 use timeouts::until;
 
 /// Answers requests: any `Fn(Request) -> impl Future<Output = Response>`, or another [`IntoResponse`].
@@ -209,7 +209,7 @@ impl<L: Listener> Server<L> {
             let (transport, peer) = match until(&registry, Phase::NotAccepting, accepting).await {
                 Some(Ok(accepted)) => accepted,
                 Some(Err(error)) if is_temporary(&error) => {
-                    if !failed_for_nobody(&listener, &error) {
+                    if !has_no_connection(&listener, &error) {
                         failures.count(&registry, &error);
                     }
                     tokio::time::sleep(RETRY_AFTER).await;

@@ -301,7 +301,7 @@ impl<'a> Address<'a> {
                 Some(("sentinel", user)) if is_sentinel => own = with_at(user),
                 // Its value may be a secret.
                 other => {
-                    // Nor is the end of a password with a question mark shown.
+                    // So may be the end of a password that has a question mark.
                     let name = other.filter(|_| !query.contains('@')).map(|(name, _)| format!(": {name}"));
                     let name = name.unwrap_or_default();
                     return Err(unavailable(format_args!("the URL has an unknown parameter{name}")));

@@ -418,7 +418,7 @@ async fn a_message_is_handled_as_far_as_there_is_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_arrived_is_handled_before_the_end() {
+async fn replies_that_have_arrived_are_handled_before_the_end() {
     const MESSAGES: usize = 2 * REPLIES_PER_TURN;
     let (opened, mut server) = open(1 << 16).await;
     let (handles, requests) = mpsc::channel(1);
