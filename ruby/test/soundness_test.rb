@@ -143,13 +143,14 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
-  # A message of 256 MiB in a few hundred bytes, for an address space that has less.
-  NO_MEMORY = <<~'RUBY'
+  # A message of 256 MiB, for an address space that has less. Each MiB is compressed without the one before (Zlib::FULL_FLUSH).
+  BOMB = <<~'RUBY'
     require "zlib"
-    zlib = Zlib::Deflate.new(9, -15)
-    bomb = zlib.deflate("\0" * (256 << 20), Zlib::SYNC_FLUSH).delete_suffix("\0\0\xFF\xFF".b)
+    bomb = (Zlib::Deflate.new(9, -15).deflate("\0" * (1 << 20), Zlib::FULL_FLUSH) * 256).delete_suffix("\0\0\xFF\xFF".b)
     frame = [0xC2, 0xFF, bomb.bytesize].pack("CCQ>") << "\0\0\0\0" << bomb
-    zlib = nil
+  RUBY
+
+  NO_MEMORY = <<~'RUBY'
     def starved(room = 60 << 20)
       GC.start
       _, hard = Process.getrlimit(:AS)
@@ -276,6 +277,7 @@ class SoundnessTest < Wireloom::TestCase
     needs_the_usual_allocator
     assert_equal "NoMemoryError\nNoMemoryError\n[\"text\", \"text 2\", \"lost text\"]\n", run_script(NO_MEMORY + <<~'RUBY')
       require "wireloom/drop_in/websocket_driver"
+      require "zlib"
       codec = Wireloom.const_get(:DriverCodec).new(WebSocket::Driver::MessageEvent, 1 << 30, false, false, false)
       codec.extend(4)
       codec.deflate(15, true, 15, true)
@@ -308,7 +310,7 @@ class SoundnessTest < Wireloom::TestCase
   def test_no_memory_to_inflate_into
     skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
     needs_the_usual_allocator
-    assert_equal "NoMemoryError\nWireloom::DeflateError\n", run_script(NO_MEMORY + <<~'RUBY')
+    assert_equal "NoMemoryError\nWireloom::DeflateError\n", run_script(BOMB + NO_MEMORY + <<~'RUBY')
       require "wireloom"
       inflater = Wireloom.const_get(:Inflater).new(15, true)
       starved { inflater.inflate(bomb, nil) }
@@ -318,14 +320,14 @@ class SoundnessTest < Wireloom::TestCase
         puts Wireloom::DeflateError
       end
     RUBY
-    assert_equal "\"before\"\n1009\n:closing\n", run_script(NO_MEMORY + WEB_SOCKETS + <<~'RUBY')
+    assert_equal "\"before\"\n1009\n:closing\n", run_script(BOMB + NO_MEMORY + WEB_SOCKETS + <<~'RUBY')
       client, server = web_sockets(deflate: true, max_message_length: 1 << 30)
       client.text("before")
       chunk = client.take_output << frame
       starved { server.receive(chunk).each { |event| p event.is_a?(String) ? event : event.code } }
       p server.state
     RUBY
-    assert_equal "NoMemoryError\nnil\n", run_script(NO_MEMORY + <<~'RUBY')
+    assert_equal "NoMemoryError\nnil\n", run_script(BOMB + NO_MEMORY + <<~'RUBY')
       require "wireloom/drop_in/websocket_driver"
       type = Wireloom.const_get(:DriverCodec)
       codec = type.new(WebSocket::Driver::MessageEvent, 1 << 30, true, false, false)
