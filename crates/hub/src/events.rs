@@ -789,7 +789,7 @@ mod tests {
     async fn the_end_waits_for_a_backend_that_is_down_only_if_nobody_else_delivers() {
         const GRACE: Duration = Duration::from_secs(600);
         // It is not there.
-        let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let (_taken, address) = wireloom_testing::refusing();
         let config = format!("events.url = \"http://{address}/\"");
         let settings = Arc::new(Settings::new(HubConfig::from_toml(&config).unwrap(), None).unwrap());
         for outlives in [false, true] {

@@ -9,6 +9,8 @@ pub mod frame;
 pub mod http2;
 pub mod pair;
 pub mod public_api;
+#[cfg(feature = "tokio")]
+pub mod refusing;
 pub mod rng;
 pub mod split;
 
@@ -16,6 +18,8 @@ pub use clock::Clock;
 pub use end::{End, Received};
 pub use frame::Frame;
 pub use pair::Pair;
+#[cfg(feature = "tokio")]
+pub use refusing::refusing;
 pub use rng::{Rng, generator, generators, rounds, runs_all};
 
 /// The examples of these pages compile. They need crates that no test of another crate should have to build.

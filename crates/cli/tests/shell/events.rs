@@ -143,7 +143,7 @@ async fn a_backend_that_is_down_does_not_hold_up_an_end_with_data() {
     let (backend, folder) = (Backend::start().await, folder("events-down"));
     let (file, data) = (folder.join("hub.toml"), folder.join("data"));
     // It is not there.
-    let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (_taken, address) = wireloom_testing::refusing();
     std::fs::write(&file, backend.config_with(&format!("http://{address}/events"))).unwrap();
     let args = ["--hub", file.to_str().unwrap(), "--data", data.to_str().unwrap(), "--grace", "1h"];
     let mut server = Server::start(&args).await;
@@ -157,7 +157,7 @@ async fn a_backend_that_is_down_does_not_hold_up_an_end_with_data() {
 async fn a_backend_that_was_removed_does_not_hold_up_an_end() {
     let (backend, folder) = (Backend::start().await, folder("events-removed"));
     let file = folder.join("hub.toml");
-    let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (_taken, address) = wireloom_testing::refusing();
     std::fs::write(&file, backend.config_with(&format!("http://{address}/events"))).unwrap();
     let mut server = Server::start(&["--hub", file.to_str().unwrap(), "--grace", "1h"]).await;
     drop(subscribed(&server).await);

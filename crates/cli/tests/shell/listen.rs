@@ -186,9 +186,8 @@ async fn refuses_what_cannot_be_joined() {
         error => panic!("{error}"),
     };
     // Nothing listens at the other end.
-    let (listener, to) = target().await;
-    drop(listener);
-    let mut listening = Listening::start(&["ws://127.0.0.1:0/only", &to]).await;
+    let (_taken, refusing) = wireloom_testing::refusing();
+    let mut listening = Listening::start(&["ws://127.0.0.1:0/only", &format!("tcp:{refusing}")]).await;
     assert_eq!(status(connect(&listening.url).await), 502);
     listening.noted("cannot be reached: Connection refused").await;
     assert_eq!(status(connect(&listening.url.replace("/only", "/other")).await), 404);
@@ -384,9 +383,8 @@ async fn streams_are_joined_to_websockets_of_their_own() {
         assert_eq!(rest, b"", "{framing}");
     }
     // The server cannot be reached.
-    let (listener, to) = target().await;
-    drop(listener);
-    let mut listening = Listening::start(&["tcp:127.0.0.1:0", &to.replace("tcp:", "ws://")]).await;
+    let (_taken, refusing) = wireloom_testing::refusing();
+    let mut listening = Listening::start(&["tcp:127.0.0.1:0", &format!("ws://{refusing}")]).await;
     // The reset may come before the connection is reported.
     let address = listening.url.strip_prefix("tcp:").unwrap().to_owned();
     let read = async { TcpStream::connect(address).await?.read_u8().await };

@@ -23,6 +23,8 @@ pub(crate) struct Server {
     pub(crate) addresses: Vec<String>,
     child: Child,
     log: UnboundedReceiver<String>,
+    /// The lines that a test has read.
+    read: Vec<String>,
 }
 
 impl Server {
@@ -91,7 +93,7 @@ impl Server {
             let line = timeout(DEADLINE, announced.recv()).await.unwrap().expect("the server starts");
             addresses.extend(announced_address(&line));
         }
-        Self { addresses, child, log }
+        Self { addresses, child, log, read: Vec::new() }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -119,6 +121,7 @@ impl Server {
         let line = async {
             loop {
                 let line = self.log.recv().await.expect("the log has ended");
+                self.read.push(line.clone());
                 if line.contains(text) {
                     return line;
                 }
@@ -167,9 +170,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let mut lines: Vec<String> = std::iter::from_fn(|| self.log.try_recv().ok()).collect();
-            lines.drain(..lines.len().saturating_sub(SHOWN_LINES));
-            lines.iter().for_each(|line| eprintln!("{line}"));
+            self.read.extend(std::iter::from_fn(|| self.log.try_recv().ok()));
+            let hidden = self.read.len().saturating_sub(SHOWN_LINES);
+            self.read[hidden..].iter().for_each(|line| eprintln!("{line}"));
         }
     }
 }

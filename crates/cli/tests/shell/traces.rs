@@ -185,11 +185,9 @@ async fn spans_that_are_lost_are_logged() {
     std::fs::write(&file, "api.key = \"key\"\n").unwrap();
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent_url = format!("http://{}", silent.local_addr().unwrap());
-    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let closed_url = format!("http://{}", closed.local_addr().unwrap());
-    drop(closed);
+    let (_taken, refusing) = wireloom_testing::refusing();
     for (collector, queue_max, reason) in
-        [(closed_url, "2048", "refused"), (silent_url, "8", "the queue is full")]
+        [(format!("http://{refusing}"), "2048", "refused"), (silent_url, "8", "the queue is full")]
     {
         let variables = [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector),

@@ -10,7 +10,7 @@ use wireloom::wireloom_ws::handshake::server::ServerHandshake;
 use wireloom::wireloom_ws::handshake::{Acceptance, HandshakeError, HandshakeLimits};
 use wireloom::{Connector, Error, HttpError};
 
-use super::{polled, received_request, refusing, serve};
+use super::{polled, received_request, serve};
 
 /// A listener whose queue is full: connection attempts hang.
 async fn black_hole() -> (TcpListener, Vec<TcpStream>) {
@@ -70,7 +70,7 @@ async fn a_timeout_names_its_stage() {
 async fn errors_name_hosts_that_cannot_be_reached() {
     let nowhere = Connector::new().resolve("nowhere.example", []);
     assert_eq!(nowhere.connect("ws://nowhere.example/").await.unwrap_err(), Error::HostNotFound(None));
-    let (_taken, closed) = refusing();
+    let (_taken, closed) = wireloom_testing::refusing();
     let error = wireloom::connect(&format!("ws://{closed}/")).await.unwrap_err();
     assert_eq!(error, Error::Io(std::io::ErrorKind::ConnectionRefused.into()));
 }

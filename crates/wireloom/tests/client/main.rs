@@ -21,7 +21,7 @@ mod user_agent;
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpListener;
 use wireloom::wireloom_ws::handshake::accept_key;
 use wireloom::{Request, Response, Server, WebSocket};
 
@@ -59,14 +59,6 @@ async fn serve_at(address: &str) -> SocketAddr {
     let address = server.local_addr().unwrap();
     tokio::spawn(server.serve(handle));
     address
-}
-
-/// An address that refuses connections: nothing listens at the port, and nobody else takes it while the socket is open.
-fn refusing() -> (TcpSocket, SocketAddr) {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = socket.local_addr().unwrap();
-    (socket, address)
 }
 
 async fn serve() -> SocketAddr {

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use wireloom::{CloseCode, Connector, Error, Proxy, ProxyError};
 
-use super::{received_request, refusing, serve};
+use super::{received_request, serve};
 
 /// The bytes that a proxy expects to receive, and its answer to them, in order.
 type Exchanges = Vec<(Vec<u8>, Vec<u8>)>;
@@ -108,7 +108,7 @@ async fn errors_name_the_refusal_of_an_http_proxy() {
             answer[..answer.len().min(50)].escape_ascii()
         );
     }
-    let (_taken, closed) = refusing();
+    let (_taken, closed) = wireloom_testing::refusing();
     let proxied = Connector::new().proxy(Proxy::new(&format!("http://{closed}")).unwrap());
     assert_eq!(
         proxied.connect("ws://a/").await.unwrap_err(),

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use wireloom::client::{Loss, LossReason, ReconnectEvent, ReconnectPolicy, Reconnecting, Retry};
 use wireloom::{CloseCode, Connector, Error, OwnedMessage, Request, Response, Server, WebSocketError};
 
-use super::{refusing, serve};
+use super::serve;
 
 /// How a relay treats bytes.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
@@ -230,7 +230,7 @@ async fn does_not_reconnect_after_a_final_close_code() {
 
 #[tokio::test]
 async fn gives_up_after_the_last_attempt() {
-    let (_taken, closed) = refusing();
+    let (_taken, closed) = wireloom_testing::refusing();
     let mut policy = quick();
     policy.attempts_max = Some(2);
     let mut socket = Connector::new().reconnecting(format!("ws://{closed}/"), policy);
@@ -270,7 +270,7 @@ async fn counts_attempts_until_a_connection_is_stable() {
 // RFC 6455 §7.2.3: clients of one server that failed do not return at the same time.
 #[tokio::test]
 async fn each_waits_for_a_random_time() {
-    let (_socket, at) = refusing();
+    let (_taken, at) = wireloom_testing::refusing();
     let policy = ReconnectPolicy { delay_first: Duration::from_secs(3600), ..quick() };
     let mut delays = Vec::new();
     for _ in 0..3 {
