@@ -6,7 +6,7 @@ step_go() {
     # go.mod names the oldest Go; an older command downloads a newer one, unless that is switched off.
     (cd go && go list . >/dev/null) || { skip "$(go version) cannot build the module: https://go.dev/dl"; return; }
     # The fuzz targets replay their seeds against the Rust core.
-    cargo build --locked --quiet -p wireloom-testing --example receive || return
+    cargo build "${workspace[@]}" --quiet --example receive || return
     local formatted
     formatted=$(cd go && gofmt -l . bench) && [ -z "$formatted" ] || { echo "gofmt changes: $formatted"; return 1; }
     (cd go && CGO_ENABLED=0 WIRELOOM_RECEIVE=$target/debug/examples/receive go test ./...) || return

@@ -5,7 +5,7 @@ step_h2spec() {
     [ -x conformance/h2spec/run ] || { skip "no conformance/h2spec/run"; return; }
     have h2spec || { skip "h2spec is not installed: go install github.com/summerwind/h2spec/cmd/h2spec@$h2spec"; return; }
     # The step `build` builds the command, but the example only as a test.
-    test_workspace --no-run && cargo build --locked --quiet --workspace --example h2spec_server || return
+    test_workspace --no-run && cargo build "${workspace[@]}" --quiet --example h2spec_server || return
     WIRELOOM_BUILT=$target/debug conformance/h2spec/run
 }
 
@@ -50,7 +50,7 @@ step_proxies() {
 
 step_autobahn() {
     [ -x conformance/autobahn/run ] || { skip "no conformance/autobahn/run"; return; }
-    test_workspace --no-run && cargo build --locked --quiet --workspace --example autobahn_client || return
+    test_workspace --no-run && cargo build "${workspace[@]}" --quiet --example autobahn_client || return
     WIRELOOM_BUILT=$target/debug conformance/autobahn/run server client
 }
 

@@ -4,6 +4,10 @@
 cores=(-p wireloom-ws -p wireloom-http2)
 libraries=("${cores[@]}" -p wireloom -p wireloom-hub -p wireloom-inspect)
 published=("${libraries[@]}" -p wireloom-cli)
+# The packages and features of every build of the workspace: what steps share is built once. A single package would be built with fewer
+# features of its dependencies, and all of them once more. With other features `wireloom` would be another program at the same path, while
+# another step runs it.
+workspace=(--locked --workspace --features wireloom-cli/opentelemetry)
 
 # skip REASON: of the step, which returns this, or of a part, which goes on. The reason is on a line of its own, even if a killed program left
 # an unfinished line.
