@@ -56,7 +56,12 @@ struct Served {
 
 impl Served {
     async fn start(config: &str, build: impl FnOnce(HubBuilder) -> HubBuilder) -> Self {
-        let hub = build(Hub::builder().config(HubConfig::from_toml(config).unwrap())).build().unwrap();
+        Self::serve(build(Hub::builder().config(HubConfig::from_toml(config).unwrap())).build().unwrap())
+            .await
+    }
+
+    /// Not generic, or each caller of `start` would compile a server of its own.
+    async fn serve(hub: Hub) -> Self {
         let server = Server::bind("127.0.0.1:0").await.unwrap();
         let url = format!("ws://{}/connection/websocket", server.local_addr().unwrap());
         let (answering, handle) = (hub.clone(), server.handle());

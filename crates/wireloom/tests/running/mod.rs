@@ -1,9 +1,13 @@
 //! A server that runs beside a test, and handlers that the tests of several binaries serve.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 use wireloom::{Body, Error, Handler, Request, Response, Server, ServerConfig, ServerHandle};
+
+type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 pub(crate) struct Running {
     pub(crate) handle: ServerHandle,
@@ -13,6 +17,16 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) async fn start(config: ServerConfig, handler: impl Handler) -> Self {
+        let handler = Arc::new(handler);
+        let boxed = move |request| -> Answer {
+            let handler = handler.clone();
+            Box::pin(async move { handler.handle(request).await })
+        };
+        Self::serve(config, Box::new(boxed)).await
+    }
+
+    /// Of one type: for each type of handler a server of its own would be compiled.
+    async fn serve(config: ServerConfig, handler: Box<dyn Fn(Request) -> Answer + Send + Sync>) -> Self {
         let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
         let (handle, address) = (server.handle(), server.local_addr().unwrap());
         Self { handle, address, task: tokio::spawn(server.serve(handler)) }
