@@ -524,7 +524,7 @@ impl std::ops::AddAssign for Summary {
 
 #[tokio::test(start_paused = true)]
 async fn acknowledged_publications_survive_crashes_and_failures() {
-    const ROUNDS: u64 = 2_000;
+    const ROUNDS: u64 = 1_000;
     let (mut all, mut rounds) = (Summary::default(), 0);
     for rng in generators(ROUNDS) {
         all += Simulation::new(rng).run(3, None).await;
@@ -534,7 +534,7 @@ async fn acknowledged_publications_survive_crashes_and_failures() {
     if rounds >= ROUNDS {
         let least =
             [all.acknowledged, all.refused, all.restarts, all.unanswered_kept, all.removals, all.repeated];
-        assert!(least.iter().all(|count| *count > 100), "{all:?}");
+        assert!(least.iter().all(|count| *count > 50), "{all:?}");
     }
 }
 
