@@ -350,6 +350,17 @@ class SoundnessTest < Wireloom::TestCase
       p server.receive("\x81\x80\0\0\0\0".b).map(&:code)
       p server.state
     RUBY
+    # What is behind an exception is kept for the next call.
+    assert_equal "NoMemoryError\nnil\n", run_script(NO_MEMORY + <<~'RUBY')
+      require "wireloom/drop_in/websocket_driver"
+      codec = Wireloom.const_get(:DriverCodec).new(WebSocket::Driver::MessageEvent, 1 << 30, false, false, false)
+      driver = Class.new { include WebSocket::Driver::EventEmitter }.new
+      driver.on(:message) { raise "now and then" }
+      chunk = "\x81\x01a".b << "x" * (100 << 20)
+      starved { codec.parse(chunk, driver) }
+      # The codec has stopped.
+      p codec.parse("\x81\x01b".b, driver)
+    RUBY
   end
 
   def test_no_memory_for_what_is_made_of_a_long_string

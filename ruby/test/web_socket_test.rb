@@ -206,6 +206,17 @@ class WebSocketTest < Wireloom::TestCase
     assert_raises(Wireloom::WebSocket::Error) { Class.new(Client) { def initialize; end }.new.receive("x") }
   end
 
+  # Whether it comes with the request or behind it.
+  def test_what_comes_early_is_limited
+    [->(server, early) { server.receive(REQUEST + early) },
+     ->(server, early) { server.receive(REQUEST) + server.receive(early) }].each do |receive|
+      server = Server.new
+      assert_equal [Request], receive.(server, "x" * (64 << 10)).map(&:class)
+      assert_equal [1008], server.receive("x").map(&:code)
+      assert_equal [1008], receive.(Server.new, "x" * (64 << 10) + "x").drop(1).map(&:code)
+    end
+  end
+
   def test_what_comes_early_is_kept
     server = Server.new
     client = Client.new("ws://example.com")

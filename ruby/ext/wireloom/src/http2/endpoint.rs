@@ -431,17 +431,21 @@ impl Fields {
     fn of(ruby: &Ruby, headers: Value) -> Result<Self, Error> {
         let given = pairs(ruby, headers)?;
         let list = ruby.ary_new_capa(given.len() * 2);
-        let mut lowered = Vec::new();
         for at in 0..given.len() {
             let pair: RArray = given.entry(at as isize)?;
             let (name, value): (RString, RString) = (pair.entry(0)?, pair.entry(1)?);
-            // SAFETY: no Ruby code runs while the slice is in use.
+            list.push(strings::frozen(ruby, name))?;
+            list.push(strings::frozen(ruby, value))?;
+        }
+        // All methods of the program have run: no memory is held meanwhile.
+        let mut lowered = Vec::new();
+        for at in 0..list.len() / 2 {
+            let name: RString = list.entry(2 * at as isize)?;
+            // SAFETY: a frozen String, which the Array holds.
             let bytes = unsafe { strings::bytes(name.as_raw()) };
             if bytes.iter().any(u8::is_ascii_uppercase) {
                 lowered.push((at, bytes.to_ascii_lowercase()));
             }
-            list.push(strings::frozen(ruby, name))?;
-            list.push(strings::frozen(ruby, value))?;
         }
         Ok(Self { list, lowered })
     }

@@ -163,12 +163,14 @@ fn options(ruby: &Ruby, args: &[Value]) -> Result<Option<RHash>, Error> {
 fn read_failed(connection: Value, error: Error, whole: bool) -> Result<Value, Error> {
     let ruby = Ruby::get_with(connection);
     let exception = match error.error_type() {
-        ErrorType::Error(class, message) => class.new_instance((message.to_string(),))?,
+        ErrorType::Error(class, message) => class.new_instance((message.as_ref(),))?,
         ErrorType::Exception(exception) => *exception,
         ErrorType::Jump(_) => return Err(error),
     };
+    // Its message too: the method below may never return, in a Fiber that is abandoned.
+    drop(error);
     if !exception.is_kind_of(ruby.exception_standard_error()) {
-        return Err(error);
+        return Err(exception.into());
     }
     connection.funcall("wireloom_read_failed", (exception, whole))
 }

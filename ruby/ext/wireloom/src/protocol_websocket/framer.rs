@@ -349,10 +349,10 @@ pub(super) fn header(
     length: u64,
     mask: Value,
 ) -> Result<RString, Error> {
-    let masked = mask.to_bool();
+    let mask = mask.to_bool().then(|| RString::try_convert(mask)).transpose()?;
     let mut bytes = Vec::with_capacity(14);
     bytes.push(u8::from(finished) << 7 | (flags & 7) << 4 | opcode & 0xF);
-    let bit = u8::from(masked) << 7;
+    let bit = u8::from(mask.is_some()) << 7;
     match length {
         0..=125 => bytes.push(bit | length as u8),
         126..=0xFFFF => {
@@ -364,8 +364,7 @@ pub(super) fn header(
             bytes.extend_from_slice(&length.to_be_bytes());
         }
     }
-    if masked {
-        let mask = RString::try_convert(mask)?;
+    if let Some(mask) = mask {
         // SAFETY: copied at once.
         bytes.extend_from_slice(unsafe { mask.as_slice() });
     }

@@ -178,7 +178,7 @@ impl Connection {
         let event = this.inner.ready().with(|inner| {
             let fields = headers.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
             match Request::from_parts(&verb, &target, Version::Http11, fields) {
-                Ok(request) => inner.decide(request, Vec::new()),
+                Ok(request) => inner.decide(request),
                 Err(error) => inner.refuse(error),
             }
         });
@@ -223,8 +223,8 @@ impl Connection {
         subprotocol: Option<RString>,
         headers: Option<Value>,
     ) -> Result<RArray, Error> {
-        let subprotocol = subprotocol.map(|name| text(ruby, name)).transpose()?;
         let headers = texts(ruby, headers)?;
+        let subprotocol = subprotocol.map(|name| text(ruby, name)).transpose()?;
         let done = this.inner.ready().with(|inner| inner.accept(subprotocol.as_deref(), &headers));
         this.deliver(ruby, done)
     }
@@ -491,21 +491,19 @@ impl Inner {
                         return Ok(());
                     }
                 },
-                State::AwaitingRequest(handshake) => {
-                    match handshake.handle_input(&input[at..]) {
-                        Ok(server::Progress::Incomplete) => {}
-                        Ok(server::Progress::Complete { consumed }) => {
-                            if let Some(request) = handshake.request().cloned() {
-                                events.push(self.decide(request, input[at + consumed..].to_vec()));
-                            }
-                        }
-                        Err(error) => {
-                            error.refusal().write_to(&mut self.out);
-                            events.push(self.refuse(error));
-                        }
+                State::AwaitingRequest(handshake) => match handshake.handle_input(&input[at..]) {
+                    Ok(server::Progress::Incomplete) => return Ok(()),
+                    Ok(server::Progress::Complete { consumed }) => {
+                        at += consumed;
+                        let Some(request) = handshake.request().cloned() else { return Ok(()) };
+                        events.push(self.decide(request));
                     }
-                    return Ok(());
-                }
+                    Err(error) => {
+                        error.refusal().write_to(&mut self.out);
+                        events.push(self.refuse(error));
+                        return Ok(());
+                    }
+                },
                 State::Deciding(_, early) => {
                     if early.len() + (input.len() - at) > EARLY_LEN_MAX {
                         self.state = State::Closed;
@@ -600,9 +598,9 @@ impl Inner {
     }
 
     /// A request is complete: it waits for `accept` or `reject`.
-    fn decide(&mut self, request: Request, early: Vec<u8>) -> Event {
+    fn decide(&mut self, request: Request) -> Event {
         let event = Event::request(&request);
-        self.state = State::Deciding(Box::new(request), early);
+        self.state = State::Deciding(Box::new(request), Vec::new());
         event
     }
 

@@ -77,26 +77,30 @@ pub(super) fn deflate(ruby: &Ruby, options: RHash) -> Result<Option<DeflateConfi
     Ok(Some(deflate))
 }
 
-/// Header fields, or other pairs of Strings, from a Hash or an Array of pairs.
+/// Header fields, or other pairs of Strings, from a Hash or an Array of pairs. `convert` runs no method of the program: those run before, while
+/// no memory is held.
 pub(super) fn pairs<T>(
     value: Option<Value>,
     convert: impl Fn(RString) -> Result<T, Error>,
 ) -> Result<Vec<(T, T)>, Error> {
-    let mut found = Vec::new();
-    let Some(value) = value else { return Ok(found) };
+    let Some(value) = value else { return Ok(Vec::new()) };
+    let strings = Ruby::get_with(value).ary_new();
     if let Some(hash) = RHash::from_value(value) {
         hash.foreach(|name: RString, value: RString| {
-            found.push((convert(name)?, convert(value)?));
+            strings.push(name)?;
+            strings.push(value)?;
             Ok(ForEach::Continue)
         })?;
-        return Ok(found);
+    } else {
+        let list = RArray::try_convert(value)?;
+        for at in 0..list.len() {
+            let pair: RArray = list.entry(at as isize)?;
+            strings.push(pair.entry::<RString>(0)?)?;
+            strings.push(pair.entry::<RString>(1)?)?;
+        }
     }
-    let list = RArray::try_convert(value)?;
-    for at in 0..list.len() {
-        let pair: RArray = list.entry(at as isize)?;
-        found.push((convert(pair.entry(0)?)?, convert(pair.entry(1)?)?));
-    }
-    Ok(found)
+    let converted = |at| convert(strings.entry(at)?);
+    (0..strings.len() as isize).step_by(2).map(|at| Ok((converted(at)?, converted(at + 1)?))).collect()
 }
 
 /// Text as UTF-8. Other encodings than those of `is_utf8_or_bytes` are transcoded.

@@ -179,38 +179,45 @@ impl Codec {
         // Waits for a thread that works on a message without the GVL.
         this.frames.ready();
         // The rest of a call that this one was made from within comes first.
-        this.keep_chunk();
+        this.keep_chunk(ruby)?;
         if let Some(chunk) = chunk {
             this.chunk.set((Held::new(Owner::of(this), chunk.as_raw()), 0));
         }
         if this.frames.ready().with(|frames| frames.has_kept()) {
-            this.keep_chunk();
+            this.keep_chunk(ruby)?;
         }
         let result = Self::handle(ruby, this, driver);
         // What is behind an exception is for the next call.
-        this.keep_chunk();
+        this.keep_chunk(ruby)?;
         result
     }
 
     /// `codec.keep(input)`: for the next call of `parse`.
-    fn keep(&self, input: RString) {
-        let frames = self.frames.ready();
+    fn keep(ruby: &Ruby, this: &Self, input: RString) -> Result<(), Error> {
         // SAFETY: no code of Ruby runs while the slice is borrowed.
-        let bytes = unsafe { input.as_slice() };
-        frames.with(|frames| frames.keep(bytes));
+        let kept = this.keep_bytes(ruby, unsafe { input.as_slice() });
         strings::keep(input);
+        kept
+    }
+
+    /// Without memory for them the input behind them would be wrong.
+    fn keep_bytes(&self, ruby: &Ruby, bytes: &[u8]) -> Result<(), Error> {
+        self.frames.ready().with(|frames| frames.keep(bytes)).map_err(|_| {
+            self.stop();
+            no_memory(ruby)
+        })
     }
 
     /// Copies what is left of the chunk that is being parsed: the chunk is the application's.
-    fn keep_chunk(&self) {
-        let frames = self.frames.ready();
+    fn keep_chunk(&self, ruby: &Ruby) -> Result<(), Error> {
+        // Before the bytes are borrowed: it may wait for another thread.
+        self.frames.ready();
         let (chunk, at) = self.chunk.replace((Held::NIL, 0));
-        if let Some(chunk) = RString::from_value(chunk.value()) {
-            // SAFETY: no code of Ruby runs while the slice is borrowed.
-            let rest = unsafe { chunk.as_slice() }.get(at..).unwrap_or_default();
-            frames.with(|frames| frames.keep(rest));
-            strings::keep(chunk);
-        }
+        let Some(chunk) = RString::from_value(chunk.value()) else { return Ok(()) };
+        // SAFETY: no code of Ruby runs while the slice is borrowed.
+        let kept = self.keep_bytes(ruby, unsafe { chunk.as_slice() }.get(at..).unwrap_or_default());
+        strings::keep(chunk);
+        kept
     }
 
     fn next(ruby: &Ruby, this: Obj<Self>, block: Option<Block>) -> Stepped {
@@ -222,13 +229,14 @@ impl Codec {
         step
     }
 
-    /// The next step, which delivers a message that is whole to `block`, where there is one.
+    /// The next step, which may deliver a message that is whole to `block`, where there is one.
     fn step(ruby: &Ruby, this: Obj<Self>, block: Option<Block>) -> Stepped {
         let frames = this.frames.ready();
         let (chunk, at) = this.chunk.get();
         let Some(chunk) = RString::from_value(chunk.value()) else {
             let Some((kept, at, found)) = frames.with(Frames::next_kept) else { return Ok(Step::Done) };
-            let step = Self::store(ruby, this, frames, &kept[at..], found, block);
+            // The listener is called once the input was given back: it may never return, in a Fiber that is abandoned.
+            let step = Self::store(ruby, this, frames, &kept[at..], found, None);
             frames::give(kept);
             return step;
         };
@@ -236,9 +244,9 @@ impl Codec {
         let input = unsafe { chunk.as_slice() }.get(at..).unwrap_or_default();
         let (used, found) = frames.with(|frames| frames.next(input));
         if matches!(found, Found::Nothing) {
-            frames.with(|frames| frames.keep(&input[used..]));
             this.chunk.set((Held::NIL, 0));
-            return Ok(Step::Done);
+            let kept = frames.with(|frames| frames.keep(&input[used..]));
+            return kept.map(|()| Step::Done).map_err(|_| Box::new(no_memory(ruby)));
         }
         // Changes that listeners make to the chunk must not be seen here: the rest is a frozen String that shares its bytes.
         let shared = if !chunk.is_frozen() && (used < input.len() || used >= DETACHED_UNMASK_LEN) {

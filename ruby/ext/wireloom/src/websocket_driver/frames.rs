@@ -6,6 +6,7 @@
 //! copies payloads, unmasked, from the input into the String that the listener gets.
 
 use crate::scratch;
+use std::collections::TryReserveError;
 use std::ops::Range;
 use std::sync::Arc;
 use wireloom_ws::deflate::Decompressor;
@@ -142,27 +143,31 @@ impl Frames {
     }
 
     /// Keeps input for the next call.
-    pub(crate) fn keep(&mut self, input: &[u8]) {
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(crate) fn keep(&mut self, input: &[u8]) -> Result<(), TryReserveError> {
         if self.stopped || input.is_empty() {
-            return;
+            return Ok(());
         }
         if let Some(kept) = self.kept.as_mut().and_then(Arc::get_mut)
             && kept.capacity() - kept.len() >= input.len()
         {
-            return kept.extend_from_slice(input);
+            kept.extend_from_slice(input);
+            return Ok(());
         }
-        let kept = self.kept.take();
-        let rest = kept.as_deref().map_or(&[][..], |kept| &kept[self.at..]);
+        let rest = self.kept.as_deref().map_or(&[][..], |kept| &kept[self.at..]);
         let len = rest.len() + input.len();
         // A remainder stays until more arrives: an idle connection has no more than that. The shared buffer is for what is used at once.
-        let mut wider = if len <= REMAINDER_MAX { Vec::with_capacity(len) } else { scratch::take() };
+        let mut wider = if len <= REMAINDER_MAX { Vec::new() } else { scratch::take() };
+        wider.try_reserve_exact(len)?;
         wider.extend_from_slice(rest);
         wider.extend_from_slice(input);
-        self.kept = Some(Arc::new(wider));
         self.at = 0;
-        if let Some(kept) = kept {
+        if let Some(kept) = self.kept.replace(Arc::new(wider)) {
             give(kept);
         }
+        Ok(())
     }
 
     /// [`next`](Self::next) in the input that was kept: also that input, from which on its ranges count, and what was found. The position

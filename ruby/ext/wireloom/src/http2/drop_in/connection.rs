@@ -20,6 +20,7 @@ use super::receive::Input;
 use super::send::connection_error;
 use super::stream::{State, Stream};
 use crate::exclusive::Exclusive;
+use crate::guard::making;
 use crate::held::{Held, Owner, managed, plain, traced};
 use crate::hpack::encode::Policy;
 use crate::hpack::table::Table;
@@ -407,7 +408,7 @@ pub(crate) fn activate_stream(
     opening: Opening,
 ) -> Result<Obj<Stream>, Error> {
     if this.streams.with(|streams| streams.contains_key(&opening.id)) {
-        return connection_error(ruby, this, sym().protocol_error, Some("Stream ID already exists"), None);
+        return connection_error(ruby, this, sym().protocol_error, Some(&"Stream ID already exists"), None);
     }
     // RFC 9113 §5.1.2: each side limits what the other opens.
     let own = opening.id.is_multiple_of(2) != this.is_client.get();
@@ -519,13 +520,17 @@ pub(super) fn find_stream(this: Obj<Connection>, id: u32) -> Option<Obj<Stream>>
 
 /// The streams in the order of their identifiers: listeners may open and close some meanwhile.
 pub(crate) fn each_stream(
+    ruby: &Ruby,
     this: Obj<Connection>,
     mut work: impl FnMut(Obj<Stream>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let mut ids: Vec<u32> = this.streams.with(|streams| streams.keys().copied().collect());
-    ids.sort_unstable();
-    for id in ids {
-        if let Some(stream) = find_stream(this, id) {
+    let list = {
+        let mut ids: Vec<u32> = this.streams.with(|streams| streams.keys().copied().collect());
+        ids.sort_unstable();
+        making(|| ruby.ary_from_iter(ids.iter().copied()))?
+    };
+    for at in 0..list.len() {
+        if let Some(stream) = find_stream(this, list.entry(at as isize)?) {
             work(stream)?;
         }
     }

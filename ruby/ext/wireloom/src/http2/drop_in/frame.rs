@@ -340,7 +340,7 @@ pub(super) fn converted<T: TryConvert>(object: Value) -> Result<Option<T>, Error
 }
 
 /// A String in `ASCII-8BIT` of these parts.
-pub(crate) fn joined(ruby: &Ruby, parts: [&[u8]; 4]) -> RString {
+pub(crate) fn joined<const N: usize>(ruby: &Ruby, parts: [&[u8]; N]) -> RString {
     let string = strings::uninitialized(ruby, parts.iter().map(|part| part.len()).sum());
     // SAFETY: the String was made just now.
     let mut room = unsafe { strings::contents(string) };

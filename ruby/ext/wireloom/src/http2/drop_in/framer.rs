@@ -294,17 +294,37 @@ fn origins(ruby: &Ruby, body: &[u8]) -> Result<Option<RArray>, Error> {
     Ok(rest.is_empty().then_some(list))
 }
 
+/// The fields of a frame before its payload: those of GOAWAY are the longest.
+#[derive(Default)]
+struct Fields {
+    bytes: [u8; 8],
+    len: usize,
+}
+
+impl Fields {
+    fn push<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.bytes[self.len..self.len + N].copy_from_slice(&bytes);
+        self.len += N;
+    }
+}
+
 /// The bytes of a frame. Its Hash, if it has one, gets `:flags` and `:length`.
+///
+/// Neither here nor below is memory held while objects are converted, which runs methods of the program: one may never return, in a Fiber
+/// that is abandoned, or twice, by a continuation.
 pub(crate) fn generate(ruby: &Ruby, frame: &mut Frame, len_max: usize) -> Result<RString, Error> {
-    let mut room = Vec::new();
-    // The bytes before the payload go to `room`. A payload that is a String goes out as it is: `frame` holds it.
-    let string = body(ruby, frame, &mut room)?;
+    let mut fields = Fields::default();
+    // A payload that is a String goes out as it is: `frame` holds it.
+    let string = body(ruby, frame, &mut fields)?;
+    let fields = &fields.bytes[..fields.len];
     // SAFETY: Ruby code that might change the String runs only to raise.
     let content = string.map_or(&[][..], |string| unsafe { bytes(string) });
     let content = frame.slice.map_or(content, |(offset, len)| &content[offset..offset + len]);
     let mut padding = 0;
+    let mut padding_len = &[][..];
+    let padding_len_field;
     if let Some(given) = frame.padding {
-        let length = room.len() + content.len();
+        let length = fields.len() + content.len();
         if !frame.kind.may_be_padded() {
             return Err(refused(ruby, format!("Invalid padding flag for {}", value(frame.kind.symbol()))));
         }
@@ -312,11 +332,12 @@ pub(crate) fn generate(ruby: &Ruby, frame: &mut Frame, len_max: usize) -> Result
         if padding == 0 || padding > 256 || padding + length > len_max {
             return Err(refused(ruby, format!("Invalid padding {padding}")));
         }
-        room.insert(0, (padding - 1) as u8);
         padding -= 1;
+        padding_len_field = [padding as u8];
+        padding_len = &padding_len_field;
         frame.flags |= PADDED;
     }
-    let length = room.len() + content.len() + padding;
+    let length = padding_len.len() + fields.len() + content.len() + padding;
     frame.length = Some(length);
     let stream = frame.stream.unwrap_or(0);
     if length > len_max {
@@ -332,7 +353,7 @@ pub(crate) fn generate(ruby: &Ruby, frame: &mut Frame, len_max: usize) -> Result
         hash.aset(value(sym().length), length)?;
     }
     let header = Header::encode(frame.kind, frame.flags, length, stream);
-    let parts = [&header[..], &room, content, &[0; 256][..padding]];
+    let parts = [&header[..], padding_len, fields, content, &[0; 256][..padding]];
     let whole = strings::protected(ruby, |ruby| joined(ruby, parts));
     strings::keep(string);
     whole
@@ -342,29 +363,30 @@ fn refused(ruby: &Ruby, message: String) -> Error {
     error(ruby, sym().compression_error, Some(&message))
 }
 
-fn body(ruby: &Ruby, frame: &mut Frame, room: &mut Vec<u8>) -> Result<Option<RString>, Error> {
+/// Writes the fields of a frame before its payload, and returns that.
+fn body(ruby: &Ruby, frame: &mut Frame, fields: &mut Fields) -> Result<Option<RString>, Error> {
     let string = |frame: &Frame| RString::try_convert(frame.payload());
     match frame.kind {
         Kind::Data | Kind::Continuation => return string(frame).map(Some),
         Kind::Headers => {
             if frame.weight.is_some() || frame.dependency.is_some() || frame.exclusive.is_some() {
-                write_priority(ruby, frame, room)?;
+                write_priority(ruby, frame, fields)?;
                 frame.flags |= PRIORITY;
             } else if frame.has(PRIORITY) {
                 return Err(refused(ruby, "Must specify all of priority parameters for headers".into()));
             }
             return string(frame).map(Some);
         }
-        Kind::Priority => write_priority(ruby, frame, room)?,
-        Kind::RstStream => room.extend(error_code(ruby, frame.error)?.to_be_bytes()),
+        Kind::Priority => write_priority(ruby, frame, fields)?,
+        Kind::RstStream => fields.push(error_code(ruby, frame.error)?.to_be_bytes()),
         Kind::Settings => {
             if let Some(stream) = frame.stream.filter(|stream| *stream != 0) {
                 return Err(refused(ruby, format!("Invalid stream ID ({stream})")));
             }
-            write_settings(ruby, frame.payload(), room)?;
+            return settings_payload(ruby, frame.payload()).map(Some);
         }
         Kind::PushPromise => {
-            room.extend((frame.promise_stream.unwrap_or(0) & STREAM_ID_MAX).to_be_bytes());
+            fields.push((frame.promise_stream.unwrap_or(0) & STREAM_ID_MAX).to_be_bytes());
             return string(frame).map(Some);
         }
         Kind::Ping => {
@@ -375,8 +397,8 @@ fn body(ruby: &Ruby, frame: &mut Frame, room: &mut Vec<u8>) -> Result<Option<RSt
             return Ok(Some(payload));
         }
         Kind::Goaway => {
-            room.extend((frame.last_stream.unwrap_or(0) & STREAM_ID_MAX).to_be_bytes());
-            room.extend(error_code(ruby, frame.error)?.to_be_bytes());
+            fields.push((frame.last_stream.unwrap_or(0) & STREAM_ID_MAX).to_be_bytes());
+            fields.push(error_code(ruby, frame.error)?.to_be_bytes());
             return Option::<RString>::try_convert(frame.payload());
         }
         Kind::WindowUpdate => {
@@ -387,33 +409,23 @@ fn body(ruby: &Ruby, frame: &mut Frame, room: &mut Vec<u8>) -> Result<Option<RSt
                     format!("Window increment ({increment}) is outside the valid range"),
                 ));
             }
-            room.extend((increment as u32 & STREAM_ID_MAX).to_be_bytes());
+            fields.push((increment as u32 & STREAM_ID_MAX).to_be_bytes());
         }
-        Kind::Altsvc => write_altsvc(ruby, frame, room)?,
-        Kind::Origin => {
-            let origins = RArray::try_convert(frame.payload())?;
-            for at in 0..origins.len() {
-                let origin: RString = origins.entry(at as isize)?;
-                // SAFETY: no Ruby code runs while the slice is in use.
-                let origin = unsafe { bytes(origin) };
-                let len = u16::try_from(origin.len()).map_err(|_| refused(ruby, "Origin too long".into()))?;
-                room.extend(len.to_be_bytes());
-                room.extend_from_slice(origin);
-            }
-        }
+        Kind::Altsvc => return altsvc_payload(ruby, frame).map(Some),
+        Kind::Origin => return origin_payload(ruby, frame).map(Some),
     }
     Ok(None)
 }
 
-fn write_priority(ruby: &Ruby, frame: &Frame, room: &mut Vec<u8>) -> Result<(), Error> {
+fn write_priority(ruby: &Ruby, frame: &Frame, fields: &mut Fields) -> Result<(), Error> {
     let (Some(weight), Some(dependency), Some(exclusive)) = (frame.weight, frame.dependency, frame.exclusive)
     else {
         let kind = value(frame.kind.symbol());
         return Err(refused(ruby, format!("Must specify all of priority parameters for {kind}")));
     };
     let exclusive = if exclusive { EXCLUSIVE } else { 0 };
-    room.extend((exclusive | dependency & STREAM_ID_MAX).to_be_bytes());
-    room.push((weight - 1) as u8);
+    fields.push((exclusive | dependency & STREAM_ID_MAX).to_be_bytes());
+    fields.push([(weight - 1) as u8]);
     Ok(())
 }
 
@@ -425,8 +437,17 @@ fn error_code(ruby: &Ruby, given: VALUE) -> Result<u32, Error> {
         .ok_or_else(|| refused(ruby, format!("Unknown error ID for {}", value(given).inspect())))
 }
 
-fn write_settings(ruby: &Ruby, payload: Value, room: &mut Vec<u8>) -> Result<(), Error> {
+/// The String of what `write` writes. It runs no Ruby code.
+fn written(ruby: &Ruby, write: impl FnOnce(&mut Vec<u8>)) -> Result<RString, Error> {
+    let mut room = Vec::new();
+    write(&mut room);
+    strings::protected(ruby, |ruby| strings::binary(ruby, &room))
+}
+
+fn settings_payload(ruby: &Ruby, payload: Value) -> Result<RString, Error> {
     let known = sym().settings();
+    // Each in the 48 bits that it has on the wire.
+    let converted = ruby.ary_new();
     settings_pairs(ruby, payload)?.each(|name, number| {
         let named = known.iter().find(|(_, known)| *known == name);
         let numbered = || {
@@ -435,9 +456,14 @@ fn write_settings(ruby: &Ruby, payload: Value, room: &mut Vec<u8>) -> Result<(),
             Ok::<_, Error>(id.to_u16().ok().and_then(|id| known.iter().find(|(known, _)| *known == id)))
         };
         let Some((id, _)) = named.map_or_else(numbered, |named| Ok(Some(named)))? else { return Ok(()) };
-        room.extend(id.to_be_bytes());
-        room.extend(u32::try_convert(value(number))?.to_be_bytes());
-        Ok(())
+        let number = u32::try_convert(value(number))?;
+        converted.push(ruby.integer_from_u64(u64::from(*id) << 32 | u64::from(number)))
+    })?;
+    written(ruby, |room| {
+        for at in 0..converted.len() {
+            let setting = converted.entry::<u64>(at as isize).unwrap_or(0).to_be_bytes();
+            room.extend_from_slice(&setting[2..]);
+        }
     })
 }
 
@@ -470,22 +496,52 @@ pub(crate) fn settings_pairs(ruby: &Ruby, payload: Value) -> Result<Pairs, Error
     Ok(Pairs(pairs))
 }
 
-fn write_altsvc(ruby: &Ruby, frame: &Frame, room: &mut Vec<u8>) -> Result<(), Error> {
+fn altsvc_payload(ruby: &Ruby, frame: &Frame) -> Result<RString, Error> {
     let sym = sym();
     let hash = RHash::try_convert(value(frame.hash))?;
-    room.extend(hash.lookup::<_, u32>(value(sym.max_age))?.to_be_bytes());
-    room.extend(hash.lookup::<_, u16>(value(sym.port))?.to_be_bytes());
-    for (key, name) in [(sym.proto, "Proto"), (sym.host, "Host")] {
-        let part: Option<RString> = hash.lookup(value(key))?;
-        // SAFETY: no Ruby code runs while the slice is in use.
-        let part = part.map_or(&[][..], |part| unsafe { bytes(part) });
-        room.push(u8::try_from(part.len()).map_err(|_| refused(ruby, format!("{name} too long")))?);
-        room.extend_from_slice(part);
+    let (max_age, port): (u32, u16) = (hash.lookup(value(sym.max_age))?, hash.lookup(value(sym.port))?);
+    let part = |key: VALUE| hash.lookup::<_, Option<RString>>(value(key));
+    let (proto, host, origin) = (part(sym.proto)?, part(sym.host)?, part(sym.origin)?);
+    // SAFETY: no Ruby code runs while the slices are in use, but to raise.
+    let content = |part: Option<RString>| part.map_or(&[][..], |part| unsafe { bytes(part) });
+    for (part, name) in [(proto, "Proto"), (host, "Host")] {
+        if content(part).len() > usize::from(u8::MAX) {
+            return Err(refused(ruby, format!("{name} too long")));
+        }
     }
-    let origin: Option<RString> = hash.lookup(value(sym.origin))?;
-    // SAFETY: likewise.
-    room.extend_from_slice(origin.map_or(&[][..], |origin| unsafe { bytes(origin) }));
-    Ok(())
+    let payload = written(ruby, |room| {
+        room.extend(max_age.to_be_bytes());
+        room.extend(port.to_be_bytes());
+        for part in [proto, host] {
+            room.push(content(part).len() as u8);
+            room.extend_from_slice(content(part));
+        }
+        room.extend_from_slice(content(origin));
+    });
+    for part in [proto, host, origin] {
+        strings::keep(part);
+    }
+    payload
+}
+
+fn origin_payload(ruby: &Ruby, frame: &Frame) -> Result<RString, Error> {
+    let given = RArray::try_convert(frame.payload())?;
+    let origins = ruby.ary_new();
+    for at in 0..given.len() {
+        let origin: RString = given.entry(at as isize)?;
+        if origin.len() > usize::from(u16::MAX) {
+            return Err(refused(ruby, "Origin too long".into()));
+        }
+        origins.push(strings::frozen(ruby, origin))?;
+    }
+    written(ruby, |room| {
+        for at in 0..origins.len() {
+            let Ok(origin) = origins.entry::<RString>(at as isize) else { continue };
+            room.extend((origin.len() as u16).to_be_bytes());
+            // SAFETY: a frozen String, which the Array holds.
+            room.extend_from_slice(unsafe { bytes(origin) });
+        }
+    })
 }
 
 pub(crate) fn init(ruby: &Ruby, http2: magnus::RModule) -> Result<(), Error> {

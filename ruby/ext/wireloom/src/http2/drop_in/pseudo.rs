@@ -50,7 +50,7 @@ pub(crate) fn verify(ruby: &Ruby, this: Obj<Connection>, list: RArray, response:
         };
         *counter += 1;
     }
-    let error = |message| connection_error(ruby, this, sym().protocol_error, Some(message), None);
+    let error = |message: &str| connection_error(ruby, this, sym().protocol_error, Some(&message), None);
     if seen.path_empty {
         return error("path is empty");
     }

@@ -26,7 +26,7 @@ use super::{names, pseudo, send, settings};
 use crate::held::Owner;
 use crate::hpack::decode::{Rules, decode};
 use crate::memory::{no_memory, try_extend};
-use crate::scratch;
+use crate::{scratch, strings};
 
 /// Frames on a connection that was closed are ignored for this long, in seconds.
 const CLOSED_GRACE_S: f64 = 15.0;
@@ -65,8 +65,8 @@ impl Input {
     /// Gives back memory that is not needed until more arrives; returns how much is in use.
     fn settle(&mut self) -> usize {
         let rest = self.rest().len();
-        if self.bytes.capacity() > KEPT_LEN.max(4 * rest) {
-            let kept = self.rest().to_vec();
+        let mut kept = Vec::new();
+        if self.bytes.capacity() > KEPT_LEN.max(4 * rest) && try_extend(&mut kept, self.rest()).is_ok() {
             scratch::give(std::mem::replace(&mut self.bytes, kept));
             self.at = 0;
         }
@@ -79,6 +79,11 @@ impl Input {
 
     fn consume(&mut self, len: usize) {
         self.at += len;
+    }
+
+    /// The last `len` bytes that were consumed since input was appended.
+    fn used(&self, len: usize) -> &[u8] {
+        &self.bytes[self.at - len..self.at]
     }
 
     pub(crate) fn heap_size(&self) -> usize {
@@ -103,7 +108,7 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Connection>, data: Option<RString>)
     // SAFETY: copied before any Ruby code runs.
     let bytes = unsafe { bytes(data) };
     let buffered = this.input.with(|input| input.append(bytes));
-    crate::strings::keep(data);
+    strings::keep(data);
     this.memory.set(buffered.map_err(|_| no_memory(ruby))?);
     let done = frames(ruby, this);
     this.memory.set(this.input.with(Input::settle));
@@ -155,22 +160,14 @@ fn next(ruby: &Ruby, this: Obj<Connection>) -> Result<Option<Header>, Error> {
 
 fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> {
     let watched = listens(this, sym().frame_received);
-    let has_block = matches!(header.kind, Some(Kind::Headers | Kind::PushPromise | Kind::Continuation));
-    let mut block = if has_block { take_room(&this.room_in) } else { Vec::new() };
     let parsed = this.input.allocating(ruby, |ruby, input| {
-        let payload = &input.rest()[HEADER_LEN..HEADER_LEN + header.len];
-        let parsed = parse(ruby, &header, payload, watched);
-        if let Ok(Some((_, range))) = &parsed
-            && has_block
-        {
-            block.extend_from_slice(&payload[range.clone()]);
-        }
+        let parsed = parse(ruby, &header, &input.rest()[HEADER_LEN..HEADER_LEN + header.len], watched);
         input.consume(HEADER_LEN + header.len);
         parsed
     })?;
     let parsed = parsed.map_err(|invalid| invalid.raised(ruby))?;
-    let mut frame = match parsed {
-        Some((frame, _)) => frame,
+    let (mut frame, range) = match parsed {
+        Some(parsed) => parsed,
         None => return unknown(ruby, this),
     };
     // RFC 9113 §3.4: a server begins with SETTINGS.
@@ -180,12 +177,27 @@ fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> 
         }
         this.received_frame.set(true);
     }
+    let has_block = matches!(frame.kind, Kind::Headers | Kind::PushPromise | Kind::Continuation);
+    let mut block = Vec::new();
     if watched {
+        let seen = frame.payload_string().filter(|_| has_block);
+        // Listeners may change the String. The copy is made behind them: one may never return, in a Fiber that is abandoned.
+        let seen =
+            seen.map(|seen| strings::protected(ruby, |ruby| strings::frozen(ruby, seen))).transpose()?;
         let hash = frame.to_hash(ruby)?;
         emit(this, sym().frame_received, &[hash.as_raw()])?;
+        if let Some(seen) = seen {
+            block = take_room(&this.room_in);
+            // SAFETY: a frozen String, which is kept.
+            block.extend_from_slice(unsafe { bytes(seen) });
+            strings::keep(seen);
+        }
+    } else if has_block {
+        block = take_room(&this.room_in);
+        this.input.with(|input| block.extend_from_slice(&input.used(header.len)[range]));
     }
     if this.pending.with(|pending| pending.is_some()) {
-        let Some((first, whole)) = continued(ruby, this, &frame, &block)? else { return Ok(()) };
+        let Some((first, whole)) = continued(ruby, this, &frame, block)? else { return Ok(()) };
         return headers(ruby, this, first, whole);
     }
     if matches!(frame.kind, Kind::Settings | Kind::Ping | Kind::Goaway) || header.stream == 0 {
@@ -214,7 +226,7 @@ fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> 
 
 #[cold]
 fn protocol_error<T>(ruby: &Ruby, this: Obj<Connection>, message: &str) -> Result<T, Error> {
-    connection_error(ruby, this, sym().protocol_error, Some(message), None)
+    connection_error(ruby, this, sym().protocol_error, Some(&message), None)
 }
 
 /// RFC 9113 §5.5: discarded, but not within a block of fields.
@@ -230,30 +242,36 @@ fn continued(
     ruby: &Ruby,
     this: Obj<Connection>,
     frame: &Frame,
-    more: &[u8],
+    more: Vec<u8>,
 ) -> Result<Option<(Frame, Vec<u8>)>, Error> {
-    let begun = this.pending.with(Option::take);
-    let Some(mut begun) = begun else { return Ok(None) };
-    let mut first = begun.frame.frame();
-    if frame.kind != Kind::Continuation || frame.stream != first.stream {
-        this.pending.with(|pending| *pending = Some(begun));
-        return protocol_error(ruby, this, "protocol error");
-    }
-    begun.block.extend_from_slice(more);
-    begun.frames += 1;
     let limits = Limits::DEFAULT;
-    if begun.block.len() > limits.field_block_len_max
-        || begun.frames > limits.continuations_max && begun.block.len() / begun.frames < 1024
-    {
-        return protocol_error(ruby, this, "too many continuations received");
+    let (stream, is_continuation, ends) =
+        (frame.stream, frame.kind == Kind::Continuation, frame.has(END_HEADERS));
+    let continued = this.pending.with(|pending| {
+        let begun = pending.as_mut()?;
+        if !is_continuation || stream != begun.frame.frame().stream {
+            return Some(Err("protocol error"));
+        }
+        begun.block.extend_from_slice(&more);
+        begun.frames += 1;
+        let (len, frames) = (begun.block.len(), begun.frames);
+        if len > limits.field_block_len_max || frames > limits.continuations_max && len / frames < 1024 {
+            *pending = None;
+            return Some(Err("too many continuations received"));
+        }
+        Some(Ok(if ends { pending.take() } else { None }))
+    });
+    put_room(&this.room_in, more);
+    match continued {
+        Some(Ok(Some(whole))) => {
+            let mut first = whole.frame.frame();
+            first.flags |= END_HEADERS;
+            first.length = None;
+            Ok(Some((first, whole.block)))
+        }
+        Some(Err(message)) => protocol_error(ruby, this, message),
+        Some(Ok(None)) | None => Ok(None),
     }
-    if !frame.has(END_HEADERS) {
-        this.pending.with(|pending| *pending = Some(begun));
-        return Ok(None);
-    }
-    first.flags |= END_HEADERS;
-    first.length = None;
-    Ok(Some((first, begun.block)))
 }
 
 /// HEADERS and PUSH_PROMISE with their block, whole.
@@ -608,7 +626,7 @@ fn window_grown(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(),
     }
     this.remote_window.set(this.remote_window.get() + increment);
     if this.remote_window.get() > WINDOW_MAX {
-        return connection_error(ruby, this, sym().flow_control_error, Some("window size too large"), None);
+        return connection_error(ruby, this, sym().flow_control_error, Some(&"window size too large"), None);
     }
     send::flush(ruby, this)
 }
@@ -644,7 +662,7 @@ fn settings_frame(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Resu
     }
     acknowledge_settings(ruby, this)?;
     // A larger window may let go what waits.
-    each_stream(this, |stream| stream::flush(ruby, stream))
+    each_stream(ruby, this, |stream| stream::flush(ruby, stream))
 }
 
 fn local_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE) -> Result<(), Error> {
@@ -657,7 +675,7 @@ fn local_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE) 
         let more = number.max(65_535) - this.local_window_limit.get().max(65_535);
         this.local_window_limit.set(number);
         this.local_window.set(this.local_window.get() + change);
-        each_stream(this, |stream| {
+        each_stream(ruby, this, |stream| {
             connection::change_stream_window(
                 stream,
                 sym.local_window,
@@ -691,7 +709,7 @@ fn remote_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE)
         // RFC 9113 §6.9.2: windows may become negative.
         let change = number - this.remote_window_limit.get();
         this.remote_window_limit.set(number);
-        each_stream(this, |stream| {
+        each_stream(ruby, this, |stream| {
             connection::change_stream_window(stream, sym.window, stream.remote_window.get() + change, ruby)
         })?;
     } else if key == sym.settings_header_table_size {

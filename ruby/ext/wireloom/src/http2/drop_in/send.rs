@@ -1,5 +1,7 @@
 //! Sending: what streams and the connection itself put on the wire, and the errors that end a connection.
 
+use std::fmt;
+
 use magnus::error::ErrorType;
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
@@ -21,7 +23,7 @@ use crate::held::Owner;
 use crate::hpack::encode as hpack;
 use crate::hpack::error::HeaderError;
 use crate::hpack::table::Table;
-use crate::memory::no_memory;
+use crate::memory::{no_memory, try_extend};
 use crate::strings;
 
 /// A call of `send`, dispatched by Ruby when a program may have overridden it.
@@ -132,26 +134,33 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
 }
 
 fn send_block(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
+    let list = match frame.payload_string() {
+        Some(_) => Ok(None),
+        None => hpack::pairs(ruby, frame.payload()).and_then(|list| hpack::strings(ruby, list)).map(Some),
+    };
+    // No listener runs until the buffer is given back: one may never return, in a Fiber that is abandoned.
     let mut room = take_room(&this.room_out);
     room.resize(HEADER_LEN, 0);
-    if let Some(block) = frame.payload_string() {
-        // SAFETY: no Ruby code runs while the slice is copied.
-        room.extend_from_slice(unsafe { bytes(block) });
-    } else {
-        let (owner, policy) = (Owner::of(this), this.policy.get());
-        let encoded = hpack::pairs(ruby, frame.payload()).and_then(|list| {
-            let list = hpack::strings(ruby, list)?;
+    let encoded = list.and_then(|list| match (list, frame.payload_string()) {
+        (Some(list), _) => {
+            let (owner, policy) = (Owner::of(this), this.policy.get());
             this.compressor
                 .allocating(ruby, |ruby, table| hpack::encode(ruby, owner, table, policy, list, &mut room))?
                 .map_err(|error| header_error(ruby, error))
-        });
-        if let Err(error) = encoded {
-            // The end of a thread and `throw` end no connection.
-            if !error.is_kind_of(ruby.exception_standard_error()) {
-                return Err(error);
-            }
-            return connection_error(ruby, this, sym().compression_error, None, Some(error));
         }
+        (None, block) => {
+            // SAFETY: no Ruby code runs while the slice is copied.
+            let block = block.map_or(&[][..], |block| unsafe { bytes(block) });
+            try_extend(&mut room, block).map_err(|_| no_memory(ruby))
+        }
+    });
+    if let Err(error) = encoded {
+        put_room(&this.room_out, room);
+        // The end of a thread and `throw` end no connection.
+        if !error.is_kind_of(ruby.exception_standard_error()) {
+            return Err(error);
+        }
+        return connection_error(ruby, this, sym().compression_error, None, Some(error));
     }
     let len_max = this.remote_max_frame_size.get();
     let block_len = room.len() - HEADER_LEN;
@@ -169,7 +178,17 @@ fn send_block(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
         put_room(&this.room_out, room);
         return emit(this, sym().frame, &[encoded?.as_raw()]);
     }
-    let block = &room[HEADER_LEN..];
+    let block = strings::protected(ruby, |ruby| strings::binary(ruby, &room[HEADER_LEN..]));
+    put_room(&this.room_out, room);
+    let block = block?;
+    let part = |from: usize, len: usize| match len == block_len {
+        true => Ok(block),
+        false => {
+            // SAFETY: a String that no program has, because it goes out in parts.
+            let bytes = unsafe { bytes(block) };
+            strings::protected(ruby, |ruby| strings::binary(ruby, &bytes[from..from + len]))
+        }
+    };
     // The fields of a PUSH_PROMISE or a priority before the block count too.
     let overhead = match frame.kind {
         Kind::PushPromise => 4,
@@ -182,7 +201,7 @@ fn send_block(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
     if !whole {
         frame.flags &= !END_HEADERS;
     }
-    frame.payload = strings::protected(ruby, |ruby| strings::binary(ruby, &block[..first_len]))?.as_raw();
+    frame.payload = part(0, first_len)?.as_raw();
     match RHash::from_value(value(frame.hash)) {
         Some(hash) if hash.is_frozen() => frame.hash = NIL,
         Some(hash) => {
@@ -192,16 +211,16 @@ fn send_block(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
         None => {}
     }
     encode_own(ruby, this, frame)?;
-    let mut rest = &block[first_len..];
-    while !rest.is_empty() {
-        let (part, after) = rest.split_at(rest.len().min(len_max));
-        rest = after;
-        let flags = if rest.is_empty() && (ends || !whole) { END_HEADERS } else { 0 };
+    let mut at = first_len;
+    while at < block_len {
+        let len = len_max.min(block_len - at);
         let mut more = Frame::new(Kind::Continuation, frame.stream.unwrap_or(0));
-        more.flags = flags;
-        more.payload = strings::protected(ruby, |ruby| strings::binary(ruby, part))?.as_raw();
+        more.payload = part(at, len)?.as_raw();
+        at += len;
+        more.flags = if at == block_len && (ends || !whole) { END_HEADERS } else { 0 };
         encode_own(ruby, this, &mut more)?;
     }
+    strings::keep(block);
     Ok(())
 }
 
@@ -258,30 +277,35 @@ fn goaway_own(ruby: &Ruby, this: Obj<Connection>, error: VALUE) -> Result<(), Er
     if is_plain(this) { goaway(ruby, this, error, NIL) } else { call_own(this, "goaway", &[value(error)]) }
 }
 
-/// Ends the connection and gives the error that says why.
+/// Ends the connection and gives the error that says why. The message is made once GOAWAY was sent: a listener may never return, in a
+/// Fiber that is abandoned.
 #[cold]
 pub(crate) fn connection_error<T>(
     ruby: &Ruby,
     this: Obj<Connection>,
     kind: VALUE,
-    message: Option<&str>,
+    message: Option<&dyn fmt::Display>,
     cause: Option<Error>,
 ) -> Result<T, Error> {
+    let exception = |error: Error| match error.error_type() {
+        ErrorType::Exception(exception) => Ok(Some(exception.as_value())),
+        ErrorType::Error(class, message) => {
+            class.new_instance((message.as_ref(),)).map(|made| Some(made.as_value()))
+        }
+        ErrorType::Jump(_) => Ok(None),
+    };
+    let cause = cause.map(exception).transpose()?.flatten();
     if !this.is_over() {
         goaway_own(ruby, this, kind)?;
     }
     this.phase.set(Phase::Closed);
-    let cause = match cause.as_ref().map(Error::error_type) {
-        Some(ErrorType::Exception(exception)) => Some(exception.as_value()),
-        Some(ErrorType::Error(class, message)) => Some(class.new_instance((message.as_ref(),))?.as_value()),
-        _ => None,
-    };
+    let message = message.map(|message| message.to_string());
     let Some(cause) = cause else {
-        return Err(names::error(ruby, kind, Some(message.unwrap_or("protocol error"))));
+        return Err(names::error(ruby, kind, Some(message.as_deref().unwrap_or("protocol error"))));
     };
     // In Ruby, which knows how an exception gets its cause.
     let message: Value = match message {
-        Some(message) => ruby.str_new(message).as_value(),
+        Some(message) => ruby.str_new(&message).as_value(),
         None => cause.funcall_public("message", ())?,
     };
     let types = classes().error_module.get();
@@ -294,8 +318,6 @@ pub(crate) fn charge(ruby: &Ruby, this: Obj<Connection>, charge: Charge) -> Resu
     let counted = this.rates.with(|rates| rates.charge(charge, &Limits::DEFAULT, now()));
     match counted {
         Ok(()) => Ok(()),
-        Err(exceeded) => {
-            connection_error(ruby, this, sym().enhance_your_calm, Some(&exceeded.to_string()), None)
-        }
+        Err(exceeded) => connection_error(ruby, this, sym().enhance_your_calm, Some(&exceeded), None),
     }
 }

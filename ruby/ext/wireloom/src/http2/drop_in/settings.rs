@@ -83,7 +83,13 @@ pub(crate) fn validate_settings(
             return Ok(());
         };
         if !valid {
-            return connection_error(ruby, this, kind, Some(&format!("invalid {} value", value(key))), None);
+            return connection_error(
+                ruby,
+                this,
+                kind,
+                Some(&format_args!("invalid {} value", value(key))),
+                None,
+            );
         }
         Ok(())
     })

@@ -1,0 +1,123 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+require "open3"
+require "rbconfig"
+
+# Listeners that never return, in a Fiber that is abandoned, and listeners that return several times, by a continuation: what the calls
+# below them hold in memory outside of Ruby's would be lost, or freed several times.
+class ListenerReturnTest < Wireloom::TestCase
+  # Each defines `work`, which calls a listener with something of 160 kB or more under way.
+  CALLS = {
+    "a message of websocket-driver, in input that was kept" => <<~'RUBY',
+      require "wireloom/drop_in/websocket_driver"
+      type = Wireloom.const_get(:DriverCodec)
+      emitter = Class.new { include WebSocket::Driver::EventEmitter }
+      input = "\x81\x01a".b * 60_000
+      work = lambda do |pause|
+        codec, driver = type.new(WebSocket::Driver::MessageEvent, 1 << 20, false, false, false), emitter.new
+        # What is known of the listeners is found out for the first message.
+        messages = 0
+        driver.on(:message) { pause.call if (messages += 1) == 5 }
+        codec.parse(input[0, 1], driver)
+        codec.parse(input[1..], driver)
+      end
+    RUBY
+    "a block of http-2 that is received" => <<~'RUBY',
+      require "wireloom/drop_in/http_2"
+      block = "x" * 180_000
+      head = [block.bytesize >> 8, block.bytesize & 0xff, 1, 4, 1].pack("nCCCN")
+      input = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".b + head + block
+      work = lambda do |pause|
+        server = HTTP2::Server.new(settings_max_frame_size: 1 << 18)
+        server.on(:frame_received) { |frame| pause.call if frame[:type] == :headers }
+        server << input
+      end
+    RUBY
+    "a block of http-2 that breaks the rules" => <<~'RUBY',
+      require "wireloom/drop_in/http_2"
+      block = "x" * 180_000
+      frame = ->(type, flags, stream, bytes) { [bytes.bytesize >> 8, bytes.bytesize & 0xff, type, flags, stream].pack("nCCCN") + bytes }
+      input = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".b + frame.(1, 0, 1, block) + frame.(9, 0, 3, block)
+      work = lambda do |pause|
+        server = HTTP2::Server.new(settings_max_frame_size: 1 << 18)
+        server.on(:frame) { |frame| pause.call if frame.getbyte(3) == 7 }
+        server << input
+      end
+    RUBY
+    "a block of http-2 that is sent" => <<~'RUBY',
+      require "wireloom/drop_in/http_2"
+      fields = [["x", Random.new(1).bytes(180_000)]]
+      work = lambda do |pause|
+        client = HTTP2::Client.new
+        client.on(:frame) { |frame| pause.call if frame.getbyte(3) == 9 }
+        client.new_stream.headers(fields)
+      end
+    RUBY
+    "the streams of http-2 whose windows change" => <<~'RUBY'
+      require "wireloom/drop_in/http_2"
+      client = HTTP2::Client.new
+      client << "\0\0\0\x04\0\0\0\0\0".b
+      streams = Array.new(40_000) { client.new_stream }
+      window, now = 65_535, nil
+      streams.first.on(:window) { now.call }
+      work = lambda do |pause|
+        now = pause
+        client << [0, 6, 4, 0, 0, 4, window += 1].pack("nCCCNnN")
+      end
+    RUBY
+  }.freeze
+
+  # The last line that a script prints, which ends by itself.
+  def run_script(what, script)
+    out, err, status = Open3.capture3(RbConfig.ruby, "-W0", "-I#{File.expand_path("../lib", __dir__)}", "-e", CALLS[what] + script)
+    assert status.success?, "#{what}: #{status}\n#{err.lines.first(25).join}"
+    out.lines.last.chomp
+  end
+
+  def test_listeners_that_never_return
+    skip "no /proc" unless File.exist?("/proc/self/statm")
+    CALLS.each_key do |what|
+      growth = run_script(what, <<~RUBY)
+        def resident = File.read("/proc/self/statm").split[1].to_i * 4096
+        run = lambda do |count|
+          count.times do
+            called = false
+            Fiber.new { work.call(->(*) { (called = true) && Fiber.yield }) }.resume
+            abort "no listener was called" unless called
+          end
+          2.times { GC.start }
+        end
+        # As many as are counted: they are all there at once, until garbage is collected.
+        run.call(45)
+        before = resident
+        run.call(45)
+        puts resident - before
+      RUBY
+      # 45 times 160 kB are 7.2 MB.
+      assert_operator Integer(growth), :<, 4 << 20, what
+    end
+  end
+
+  def test_listeners_that_return_several_times
+    CALLS.each_key do |what|
+      assert_equal "again 5 times", run_script(what, <<~RUBY)
+        require "continuation"
+        continuation, again = nil, 0
+        begin
+          work.call(->(*) { continuation ||= callcc { |here| here } })
+        rescue StandardError
+          # The connection has ended.
+        end
+        if again < 5
+          again += 1
+          continuation.call(continuation)
+        end
+        # What was freed twice would be used twice.
+        GC.start
+        200.times { |at| "x" * (at * 1000) }
+        puts "again \#{again} times"
+      RUBY
+    end
+  end
+end
