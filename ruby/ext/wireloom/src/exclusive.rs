@@ -37,6 +37,8 @@ pub(crate) struct Detachable<T> {
     detached: AtomicBool,
     /// [`keys::forks`] when that thread began.
     forks: AtomicUsize,
+    /// Threads that wait for it.
+    waiting: AtomicUsize,
 }
 
 /// State on which no thread works without the GVL, as long as this thread keeps the GVL. Nothing here waits: the bytes of a String that
@@ -49,6 +51,10 @@ pub(crate) struct LostInFork;
 
 /// How long a thread sleeps before it looks again whether another one has finished.
 const BUSY_WAIT: Duration = Duration::from_micros(50);
+
+/// How many times a thread that has finished looks whether those that wait have begun. Without that, one that works all the time keeps
+/// them waiting for hundreds of milliseconds: they have to look while it waits for the GVL.
+const TURN_WAITS: u32 = 20;
 
 impl<T> Exclusive<T> {
     pub(crate) fn new(state: T) -> Self {
@@ -108,6 +114,7 @@ impl<T> Detachable<T> {
             state: ManuallyDrop::new(Exclusive::new(state)),
             detached: AtomicBool::new(false),
             forks: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
         }
     }
 
@@ -133,7 +140,8 @@ impl<T> Detachable<T> {
     /// With an interrupt pending this thread keeps the GVL while it waits; it handles the interrupt after the call.
     #[cold]
     fn wait(&self) {
-        let Self { detached, forks, .. } = self;
+        let Self { detached, forks, waiting, .. } = self;
+        waiting.fetch_add(1, Ordering::Relaxed);
         while detached.load(Ordering::Acquire) {
             if forks.load(Ordering::Relaxed) != keys::forks() {
                 resume_unwind(Box::new(LostInFork));
@@ -144,6 +152,7 @@ impl<T> Detachable<T> {
                 }
             });
         }
+        waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -169,9 +178,19 @@ impl<T> Ready<'_, T> {
         self.0.forks.store(keys::forks(), Ordering::Relaxed);
         self.0.detached.store(true, Ordering::Relaxed);
         let borrowed = Detached { state, _flag: Flag(&self.0.detached) };
+        let waiting = &self.0.waiting;
         without_gvl(move || {
             let mut borrowed = borrowed;
-            work(&mut borrowed.state)
+            let result = work(&mut borrowed.state);
+            drop(borrowed);
+            // Those that wait have their turn.
+            for _ in 0..TURN_WAITS {
+                if waiting.load(Ordering::Relaxed) == 0 {
+                    break;
+                }
+                std::thread::sleep(BUSY_WAIT);
+            }
+            result
         })
     }
 
