@@ -97,7 +97,7 @@ impl From<String> for Failure {
     }
 }
 
-/// The file of an option cannot be used.
+/// An option cannot be used, or its file.
 fn unusable(reason: String) -> Failure {
     Failure(Exit::Usage, reason)
 }

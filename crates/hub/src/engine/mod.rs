@@ -49,7 +49,7 @@ pub enum EngineError {
     ChannelLimit,
     /// The publication is longer than the engine accepts.
     TooLong,
-    /// The operation alone was refused, and others are carried out; the message says why.
+    /// The operation was refused for a reason that lies in it, such as a URL that cannot be used; the message says why.
     Refused(String),
     /// The storage or the network failed; the message describes it.
     Unavailable(String),

@@ -119,6 +119,11 @@ fn unavailable(error: impl std::fmt::Display) -> EngineError {
     EngineError::Unavailable(format!("NATS: {error}"))
 }
 
+/// A URL that cannot be used.
+fn refused(error: impl std::fmt::Display) -> EngineError {
+    EngineError::Refused(format!("NATS: {error}"))
+}
+
 /// The user and the password of a URL, or a token.
 fn credentials(url: &ServerAddr) -> Option<(String, Option<String>)> {
     let decoded = |text| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
@@ -139,7 +144,7 @@ impl NatsEngine {
     /// `nats://USER:PASSWORD@HOST` or `nats://TOKEN@HOST`, are those of the node.
     ///
     /// # Errors
-    /// No server can be reached, or it runs without JetStream.
+    /// A URL cannot be read, no server can be reached, or it runs without JetStream.
     pub async fn connect(urls: &str) -> Result<Self, EngineError> {
         let name = token();
         let reconnected = Arc::new(AtomicBool::new(false));
@@ -167,7 +172,7 @@ impl NatsEngine {
                 std::future::ready(())
             });
         let urls = urls.split(',').map(|url| url.trim().parse::<ServerAddr>());
-        let urls = urls.collect::<Result<Vec<_>, _>>().map_err(unavailable)?;
+        let urls = urls.collect::<Result<Vec<_>, _>>().map_err(refused)?;
         // async-nats does not send those of URLs.
         let options = match urls.iter().find_map(credentials) {
             Some((user, Some(password))) => options.user_and_password(user, password),
@@ -175,7 +180,7 @@ impl NatsEngine {
             None => options,
         };
         let urls = urls.into_iter().map(without_credentials).collect::<Result<Vec<_>, _>>();
-        let client = options.connect(urls.map_err(unavailable)?).await.map_err(unavailable)?;
+        let client = options.connect(urls.map_err(refused)?).await.map_err(unavailable)?;
         let jetstream = jetstream::new(client.clone());
         jetstream.query_account().await.map_err(|error| {
             unavailable(format!("JetStream does not answer; is it on (nats-server -js)? {error}"))

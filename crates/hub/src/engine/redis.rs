@@ -70,6 +70,10 @@ pub(super) fn unavailable(error: impl std::fmt::Display) -> EngineError {
     EngineError::Unavailable(format!("Redis: {error}"))
 }
 
+pub(super) fn refused(error: impl std::fmt::Display) -> EngineError {
+    EngineError::Refused(format!("Redis: {error}"))
+}
+
 impl RedisEngine {
     /// Connects to a server, `redis://HOST:PORT`; to the master that sentinels name, `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`; or
     /// to a cluster, of which some nodes are named, `redis+cluster://HOST:PORT,HOST:PORT`. The server is Redis 7.0 or later, or Valkey.

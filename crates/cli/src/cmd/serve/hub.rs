@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use tracing::{error, info};
-use wireloom_hub::engine::{DiskEngine, DiskError, MemoryEngine, NatsEngine, RedisEngine};
+use wireloom_hub::engine::{DiskEngine, DiskError, EngineError, MemoryEngine, NatsEngine, RedisEngine};
 use wireloom_hub::{ConfigError, Hub, HubConfig};
 
 use super::{Failure, unusable};
@@ -57,15 +57,21 @@ pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), Failure> {
         }
         // A URL may have a password.
         (None, Some(url), _) => {
-            builder.engine(NatsEngine::connect(url).await.map_err(|error| format!("--nats: {error}"))?)
+            builder.engine(NatsEngine::connect(url).await.map_err(|error| failed("--nats", &error))?)
         }
         (None, None, Some(url)) => {
-            builder.engine(RedisEngine::connect(url).await.map_err(|error| format!("--redis: {error}"))?)
+            builder.engine(RedisEngine::connect(url).await.map_err(|error| failed("--redis", &error))?)
         }
         (None, None, None) => builder.engine(memory),
     };
     let hub = builder.build().map_err(|error| unusable(named(args, &error)))?;
     Ok((hub, has_rooms))
+}
+
+/// Why the option of an engine does not lead to one.
+fn failed(option: &str, error: &EngineError) -> Failure {
+    let reason = format!("{option}: {error}");
+    if matches!(error, EngineError::Refused(_)) { unusable(reason) } else { reason.into() }
 }
 
 /// Reads files in a thread of its own: their file system may be slow, or never answer.

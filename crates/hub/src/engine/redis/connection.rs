@@ -19,7 +19,7 @@ use redis::{
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::StreamExt as _;
 
-use super::unavailable;
+use super::{refused, unavailable};
 use crate::engine::status::Status;
 use crate::engine::{EngineError, EngineHealth};
 use crate::shards::lock;
@@ -281,7 +281,7 @@ struct Address<'a> {
 
 impl<'a> Address<'a> {
     fn parse(url: &'a str) -> Result<Self, EngineError> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| unavailable("the URL has no scheme"))?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| refused("the URL has no scheme"))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (servers, rest) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, hosts) = servers.rsplit_once('@').map_or(("", servers), |(user, hosts)| (user, hosts));
@@ -295,7 +295,7 @@ impl<'a> Address<'a> {
             match parameter.split_once('=') {
                 Some(("ca", file)) if is_secure => {
                     let root =
-                        std::fs::read(file).map_err(|error| unavailable(format_args!("{file}: {error}")))?;
+                        std::fs::read(file).map_err(|error| refused(format_args!("{file}: {error}")))?;
                     certificates = Some(TlsCertificates { client_tls: None, root_cert: Some(root) });
                 }
                 Some(("sentinel", user)) if is_sentinel => own = with_at(user),
@@ -304,7 +304,7 @@ impl<'a> Address<'a> {
                     // So may be the end of a password that has a question mark.
                     let name = other.filter(|_| !query.contains('@')).map(|(name, _)| format!(": {name}"));
                     let name = name.unwrap_or_default();
-                    return Err(unavailable(format_args!("the URL has an unknown parameter{name}")));
+                    return Err(refused(format_args!("the URL has an unknown parameter{name}")));
                 }
             }
         }
@@ -318,8 +318,8 @@ impl<'a> Address<'a> {
             Some(certificates) => Client::build_with_tls(url, certificates.clone()),
             None => Client::open(url),
         };
-        let info = client.map_err(unavailable)?.get_connection_info().clone();
-        Client::open(info.set_tcp_settings(tcp_settings())).map_err(unavailable)
+        let info = client.map_err(refused)?.get_connection_info().clone();
+        Client::open(info.set_tcp_settings(tcp_settings())).map_err(refused)
     }
 }
 
@@ -347,21 +347,21 @@ impl Connection {
             }
             "redis+sentinel" => {
                 if address.rest.is_empty() {
-                    return Err(unavailable("the URL names no master"));
+                    return Err(refused("the URL names no master"));
                 }
-                let sentinels = Sentinel::build(address.servers).map_err(unavailable)?;
-                let node = node_info(&address.user).map_err(unavailable)?;
+                let sentinels = Sentinel::build(address.servers).map_err(refused)?;
+                let node = node_info(&address.user).map_err(refused)?;
                 let master = address.rest.to_owned();
                 Source::Sentinels { sentinels: Box::new(sentinels.into()), master, node: Box::new(node) }
             }
             "redis+cluster" | "rediss+cluster" => {
                 let cluster = cluster_builder(&address.servers, address.certificates.as_ref());
-                let cluster = Box::new(cluster.build().map_err(unavailable)?);
+                let cluster = Box::new(cluster.build().map_err(refused)?);
                 let nodes: Result<_, _> = address.servers.iter().map(|url| address.client(url)).collect();
                 let Address { servers: urls, certificates, .. } = address;
                 Source::Cluster { cluster, urls, certificates, nodes: nodes? }
             }
-            other => return Err(unavailable(format_args!("{other} is not a scheme of Redis"))),
+            other => return Err(refused(format_args!("{other} is not a scheme of Redis"))),
         };
         Ok(Self { source, open: Default::default(), next: AtomicU64::new(0), status: Status::default() })
     }
@@ -474,7 +474,7 @@ impl Connection {
                 // Of one key, which another program has written.
                 if error.code() == Some("WRONGTYPE") {
                     self.status.succeeded();
-                    return Err(EngineError::Refused(format!("Redis: {error}")));
+                    return Err(refused(error));
                 }
                 self.status.failed(&format!("Redis: {error}"));
                 Err(unavailable(error))
