@@ -49,8 +49,7 @@ Try it:
   wireloom load ws://127.0.0.1:8080/echo
   wireloom inspect capture.pcap
 
-`wireloom help serve`, and so for connect, listen, load and inspect, describes each option and the
-exit codes.";
+`wireloom help serve`, and so for each command, describes the options and the exit codes.";
 
 const VERSION: &str = env!("WIRELOOM_VERSION");
 const LONG_VERSION: &str = env!("WIRELOOM_VERSION_LONG");

@@ -75,7 +75,15 @@ fn configurations_are_explained_checked_and_converted() {
     let folder = folder("config");
     let (code, out, _) = run(&["hub", "config"]);
     assert_eq!(code, 0);
-    assert!(out.contains("[client]\n# Clients may connect without a token.\n# anonymous = false\n"), "{out}");
+    assert!(
+        out.starts_with("[client]\n# Clients may connect without a token.\n# anonymous = false\n"),
+        "{out}"
+    );
+    assert!(out.contains("\n# hmac_secret = (not set)\n"), "{out}");
+    assert!(
+        out.contains("\n[channel]\n") && out.contains("\n#   [[namespace]]\n#   name = \"chat\"\n"),
+        "{out}"
+    );
     let file = folder.join("hub.toml");
     for (text, expected) in [
         ("client.anonymous = true", Ok("this can be used")),

@@ -36,7 +36,8 @@ pub(super) fn token(args: &Token) -> Result<String, String> {
     claims.channels.clone_from(&args.subscribe);
     claims.info.clone_from(&args.info);
     claims.exp = Some(now.saturating_add(args.ttl).as_secs());
-    let token = read(&args.hub)?.sign_token(&claims).map_err(|error| error.to_string())?;
+    let token =
+        read(&args.hub)?.sign_token(&claims).map_err(|error| format!("{}: {error}", args.hub.display()))?;
     Ok(token + "\n")
 }
 
@@ -74,22 +75,32 @@ pub(super) fn config(args: &ConfigCommand) -> Result<(String, Exit), String> {
     }
 }
 
+const NAMESPACE: &str = "\
+# The settings of channels without a colon. Those of the channels `chat:...` are in a section of their own:
+#   [[namespace]]
+#   name = \"chat\"
+#   subscribe = \"client\"
+";
+
 /// All settings as a file: commented out, with their defaults.
 fn explained() -> String {
     let mut text = String::new();
     let mut last = "";
     for setting in settings() {
         if setting.section != last {
+            let gap = if last.is_empty() { "" } else { "\n" };
             last = setting.section;
-            text.push_str(&format!("\n[{last}]\n"));
+            text.push_str(&format!("{gap}[{last}]\n"));
+            if last == "channel" {
+                text.push_str(NAMESPACE);
+            }
         }
         text.push_str(&format!("# {}\n", setting.about));
         for (value, about) in &setting.values {
             text.push_str(&format!("#   {value:?}: {about}\n"));
         }
-        let default = setting.default.as_deref().unwrap_or("");
-        let comment = if setting.default.is_none() { " (not set)" } else { "" };
-        text.push_str(&format!("# {} = {default}{comment}\n", setting.name));
+        let default = setting.default.as_deref().unwrap_or("(not set)");
+        text.push_str(&format!("# {} = {default}\n", setting.name));
     }
     text
 }
