@@ -926,7 +926,8 @@ class TakenPlaceTest < Wireloom::TestCase
         theirs.write("\x01\x04\xFF\xFF\xFF\xFF".b)
         64.times { theirs.write("\x00\x7E\x40\x00".b + ("x" * 16_384)) }
         theirs.write("\x80\x01x".b)
-        theirs.read(2)
+        # What has the Close ends its side; a peer that does not is waited for.
+        theirs.read(2).tap { theirs.close_write }
       end
       connection = Protocol::WebSocket::Connection.new(Protocol::WebSocket::Framer.new(ours))
       assert_raises(Protocol::WebSocket::ProtocolError) { connection.read }
