@@ -25,19 +25,13 @@ use crate::guard::Guard;
 use crate::memory::{Account, Evict};
 use crate::sync::Arc;
 use crate::transport::budget::Budget;
-use crate::transport::{BUFFERED_LEN_MAX, Io};
+use crate::transport::{BUFFERED_LEN_MAX, Io, Linger};
 
 /// Slices of one vectored write: a header and a payload for each frame that the core prepares.
 const SLICES_MAX: usize = 64;
 
 /// The limit on unsent bytes in the kernel's buffer (`TCP_NOTSENT_LOWAT`). Urgent frames wait for them: 33 ms at 2 MB/s.
 const UNSENT_MAX: u32 = 64 << 10;
-
-/// The time for which the transport is read after the end of the connection, so that the peer receives GOAWAY instead of a reset.
-const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The maximum number of bytes that are read in this time.
-const LINGER_LEN_MAX: usize = 1 << 20;
 
 /// Reads after a write has failed: a peer that has closed cannot have sent more than the kernel has buffered.
 const READS_AFTER_FAILURE_MAX: usize = 64;
@@ -562,20 +556,8 @@ impl Driver {
 
     /// Ends the write side and reads until the peer closes, so that it receives GOAWAY instead of a reset.
     pub(crate) async fn linger(mut self) {
-        let work = async {
-            poll_fn(|cx| self.io.poll_shutdown(cx)).await?;
-            let mut total = 0;
-            while total < LINGER_LEN_MAX {
-                let len = poll_fn(|cx| self.input.poll_fill(cx, &mut self.io, false)).await?;
-                if len == 0 {
-                    break;
-                }
-                self.input.consume(len);
-                total += len;
-            }
-            io::Result::Ok(())
-        };
-        let _ = tokio::time::timeout(LINGER_TIMEOUT, work).await;
+        let mut linger = Linger::http();
+        poll_fn(|cx| linger.poll(&mut self.io, cx)).await;
     }
 }
 

@@ -1,16 +1,15 @@
 //! The account of one connection.
 
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{LazyLock, Weak};
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 
 use super::eviction::Evict;
 use super::group::Group;
 use super::reservation::{GRANULE, Reservation};
-use super::{Category, Exhausted, LINGERING_MAX, Memory, Pressure, SlowPeers, lock};
+use super::{Category, Exhausted, Memory, Pressure, SlowPeers, lock};
 use crate::scheduler::{Share, Ticket};
 use crate::sync::{Arc, AtomicBool, Mutex};
 
@@ -66,16 +65,6 @@ impl Account {
         match &self.0 {
             None => Handle::try_current().ok(),
             Some(inner) => inner.memory.runtime(),
-        }
-    }
-
-    /// The places of transports that linger; without a server, those of this process.
-    pub(crate) fn lingering(&self) -> Arc<Semaphore> {
-        static LINGERING: LazyLock<Arc<Semaphore>> =
-            LazyLock::new(|| Arc::new(Semaphore::new(LINGERING_MAX)));
-        match &self.0 {
-            None => LINGERING.clone(),
-            Some(inner) => inner.memory.lingering.clone(),
         }
     }
 

@@ -28,7 +28,7 @@ use std::sync::{OnceLock, Weak};
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
 use account::Inner;
 pub(crate) use account::{Account, CONNECTION_KIB, WEBSOCKET_KIB};
@@ -102,13 +102,7 @@ pub(crate) struct Memory {
     scheduler: Scheduler,
     /// Of the peers whose send queues are counted here.
     pub(crate) slow_peers: SlowPeers,
-    /// The places of transports that linger in tasks of their own, where no other limit of the server counts them.
-    pub(crate) lingering: Arc<Semaphore>,
 }
-
-/// Beyond this number of transports that [linger](Memory::lingering), one is closed at once. They are few: their peers break the protocol,
-/// and their descriptors and memory come on top of those of the connections.
-pub(crate) const LINGERING_MAX: usize = 32;
 
 /// The accounts of connections, by their keys. A slab would take twice the memory: a vacant place here is a reference to nothing.
 #[derive(Default)]
@@ -176,14 +170,7 @@ impl Memory {
             runtime: OnceLock::new(),
             scheduler: Scheduler::default(),
             slow_peers: SlowPeers::default(),
-            lingering: Arc::new(Semaphore::new(LINGERING_MAX)),
         })
-    }
-
-    /// Waits until no transport lingers. No connection is left that could begin to.
-    #[cfg(feature = "server")]
-    pub(crate) async fn wait_lingered(&self) {
-        let _ = self.lingering.acquire_many(LINGERING_MAX as u32).await;
     }
 
     /// The account of a new connection.

@@ -34,16 +34,7 @@ use crate::http1::{BodyEnd, BodyReader, Content, Framing};
 use crate::http2::Driver;
 use crate::memory::{Category, FREE_LEN, Reservation};
 use crate::registry::{Handshaking, Phase, Registration, Registry};
-use crate::transport::{Io, PROGRESS_LEN_MIN, poll_read, poll_read_at_most, poll_write_all};
-
-/// How long a refused peer may continue to send before it is disconnected: it should read the response (RFC 9112 §9.6).
-const LINGER: Duration = Duration::from_secs(1);
-
-/// A refused peer that sends this many bytes within [`LINGER`] may continue for another one.
-const LINGER_LEN: usize = 1 << 20;
-
-/// How often it may.
-const LINGERS_MAX: usize = 64;
+use crate::transport::{Io, Linger, PROGRESS_LEN_MIN, poll_read_at_most, poll_write_all};
 
 /// How often a connection that waits without reading looks whether its socket has an error.
 const ERROR_CHECK: Duration = Duration::from_secs(2);
@@ -517,34 +508,14 @@ impl Connection {
         }
     }
 
-    /// Shuts down the writing side and continues to read for a while, so that the client reads the response instead of a reset. Many
-    /// clients send all of their content before they read.
-    async fn linger(&mut self) {
-        let Self { io, bytes, timeouts, .. } = self;
-        let mut shut = false;
-        for round in 0..LINGERS_MAX {
-            let (mut deadline, mut total) = (Deadline::after(LINGER), 0);
-            // A shutdown waits for one round.
-            let end = if round == 0 { Phase::Aborted } else { Phase::Draining };
-            let work = timeouts.within(&mut deadline, end, |cx| {
-                if !shut {
-                    ready!(io.poll_shutdown(cx))?;
-                    shut = true;
-                }
-                while total < LINGER_LEN {
-                    bytes.clear();
-                    match ready!(poll_read(cx, io, bytes))? {
-                        0 => break,
-                        len => total += len,
-                    }
-                }
-                Poll::Ready(io::Result::Ok(()))
-            });
-            let _ = work.await;
-            if total < LINGER_LEN {
-                break;
-            }
-        }
+    /// Shuts down the writing side and continues to read for a while, so that the client reads the response instead of a reset. Boxed: an idle
+    /// connection has no room for it.
+    fn linger(&mut self) -> Pin<Box<impl Future<Output = ()>>> {
+        let Self { io, registry, .. } = self;
+        let mut linger = Linger::http();
+        Box::pin(async move {
+            until(registry, Phase::Aborted, poll_fn(|cx| linger.poll(io, cx))).await;
+        })
     }
 }
 

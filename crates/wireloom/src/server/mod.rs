@@ -241,10 +241,7 @@ impl<L: Listener> Server<L> {
         // New connections are refused at once.
         drop(listener);
         let _ = until(&registry, Phase::Draining, registry.wait_empty()).await;
-        let drained = tokio::time::timeout(config.shutdown_grace, async {
-            registry.wait_empty().await;
-            registry.memory.wait_lingered().await;
-        });
+        let drained = tokio::time::timeout(config.shutdown_grace, registry.wait_empty());
         let _ = until(&registry, Phase::Aborted, drained).await;
         registry.abort();
         registry.wait_empty().await;

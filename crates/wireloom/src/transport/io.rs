@@ -272,6 +272,14 @@ impl Io {
         }
     }
 
+    /// Whether bytes wait in the kernel for room at the peer. Where the kernel does not tell (but on Linux), there are none.
+    pub(crate) fn has_unsent(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return self.tcp().is_some_and(|tcp| super::unsent::len(tcp) > 0);
+        #[cfg(not(target_os = "linux"))]
+        false
+    }
+
     /// The TCP connection under the transport, if this crate knows it.
     fn tcp(&self) -> Option<&TcpStream> {
         match self.observed() {

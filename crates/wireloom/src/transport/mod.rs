@@ -7,6 +7,7 @@ pub(crate) mod counted;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod io;
+mod linger;
 #[cfg(test)]
 pub(crate) mod model;
 #[cfg(feature = "tls")]
@@ -19,11 +20,14 @@ pub(crate) mod ring;
 mod tap;
 #[cfg(feature = "tls")]
 pub mod tls;
+#[cfg(target_os = "linux")]
+mod unsent;
 
 #[cfg(feature = "hyper")]
 pub(crate) use hyper::PendingUpgrade;
 pub use io::Transport;
 pub(crate) use io::{Io, Tunnel, poll_read, poll_read_at_most, poll_write_all, read, write_all};
+pub(crate) use linger::Linger;
 pub use tap::{Tap, TapEvent};
 
 /// A peer that accepts less than this number of bytes in the time of a stall timeout accepts nothing: a trickle keeps connections open on

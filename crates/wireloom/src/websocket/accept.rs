@@ -1,5 +1,7 @@
 //! The server's opening handshake over a stream that is open already (RFC 6455 §4.2).
 
+use std::future::poll_fn;
+
 use bytes::BytesMut;
 use wireloom_ws::Role;
 use wireloom_ws::handshake::server::{Progress, ServerHandshake};
@@ -7,10 +9,8 @@ use wireloom_ws::handshake::{Acceptance, HandshakeLimits};
 
 use super::WebSocket;
 use super::config::SharedConfig;
-use super::linger::{self, Linger};
 use crate::error::{Error, HttpError};
-use crate::memory::Account;
-use crate::transport::{Io, Transport, read, write_all};
+use crate::transport::{Io, Linger, Transport, read, write_all};
 
 /// Accepts a WebSocket over a stream that is open already, such as one of a listener of your own, of TLS, or of a pipe in memory:
 /// reads the request and answers it, whatever its path and its origin are. The handshake has no timeout: see `tokio::time::timeout`.
@@ -31,7 +31,8 @@ use crate::transport::{Io, Transport, read, write_all};
 /// with [`wireloom_ws::handshake`] and continue with [`WebSocket::from_transport`].
 ///
 /// # Errors
-/// The request is not a valid opening handshake, and was answered with a refusal ([`Error::Handshake`]); the stream failed.
+/// The request is not a valid opening handshake, and was answered with a refusal ([`Error::Handshake`]), which the peer has had a moment to
+/// read; the stream failed.
 pub async fn accept(transport: impl Transport) -> Result<WebSocket, Error> {
     let mut io = Io::of(transport);
     let mut handshake = ServerHandshake::new(HandshakeLimits::default());
@@ -53,7 +54,8 @@ pub async fn accept(transport: impl Transport) -> Result<WebSocket, Error> {
                 error.refusal().write_to(&mut answer);
                 // The client may have closed, and otherwise should read this, although it may send more than was read.
                 if write_all(&mut io, &[&answer]).await.is_ok() {
-                    linger::spawn(&Account::default(), Linger::trailing(false, None), io);
+                    let mut linger = Linger::http();
+                    poll_fn(|cx| linger.poll(&mut io, cx)).await;
                 }
                 return Err(error.into());
             }

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use wireloom_ws::{Delivery, IdleInbound, Inbound, Reader};
 
-use super::clock::Timer;
 use super::session::with_codecs;
+use crate::deadline::Timer;
 use crate::error::WebSocketError;
 use crate::memory::{Account, Category, FREE_LEN, Reservation};
 use crate::transport::budget::Budget;

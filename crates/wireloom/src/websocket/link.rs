@@ -3,12 +3,9 @@
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, Waker, ready};
 
-use tokio::time::Instant;
-
 use super::clock;
 use super::config::SlowPeer;
 use super::flush::{self, Flush};
-use super::linger::Linger;
 use super::session::Session;
 use super::slow::Slow;
 use super::waiters::{Waiter, Wakers};
@@ -18,7 +15,7 @@ use crate::error::WebSocketError;
 use crate::guard::{Deferred, WakerSlot};
 use crate::sync::Arc;
 use crate::transport::ring::Socket;
-use crate::transport::{BUFFERED_LEN_MAX, Io};
+use crate::transport::{BUFFERED_LEN_MAX, Io, Linger};
 
 /// Slices per write.
 const SLICES_MAX: usize = 32;
@@ -119,17 +116,9 @@ impl Link {
         }
     }
 
-    /// As [`close`](Self::close), but the transport is shut down, and lingers until this deadline, if there is one.
-    pub(super) fn linger(&mut self, error: WebSocketError, deadline: Option<Instant>) {
-        let is_shut_down = matches!(self.end.as_deref(), Some(LinkEnd::ShutDown));
-        let linger = Linger::new(is_shut_down, deadline);
+    /// As [`close`](Self::close), but the transport lingers.
+    pub(super) fn linger(&mut self, error: WebSocketError, linger: Linger) {
         self.end = Some(Box::new(LinkEnd::Closed(error, Some(linger))));
-    }
-
-    /// Takes the transport of a server whose peer has sent more behind its Close frame, to discard that until this deadline.
-    pub(super) fn take_lingering(&mut self, deadline: Option<Instant>) -> (Linger, Io) {
-        let is_shut_down = matches!(self.end.as_deref(), Some(LinkEnd::ShutDown));
-        (Linger::trailing(is_shut_down, deadline), self.take_io())
     }
 
     /// Ready when the transport is not needed any more. Every end wakes the task.
@@ -172,6 +161,11 @@ impl Link {
     /// Whether the transport is a stream of HTTP/2.
     pub(super) fn is_tunnel(&self) -> bool {
         matches!(self.io, Io::Tunnel(_))
+    }
+
+    /// Whether bytes wait in the kernel for room at the peer.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.io.has_unsent()
     }
 
     /// The socket, if the transport is nothing but that, or TLS over it.

@@ -17,7 +17,7 @@
 //!         slot     (`active_receiver`) the state of the receiver while it waits; taken by the poll that reads and decodes
 //! ```
 //!
-//! Layers: `clock`, `interned`, `observer`, `prepared`, `waiters` → `config`, `linger`, `message` → `flush` → `session`, `slow` →
+//! Layers: `clock`, `interned`, `observer`, `prepared`, `waiters` → `config`, `message` → `flush` → `session`, `slow` →
 //! `active_receiver`, `link` → `state` → `receiver` → `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
 
 mod accept;
@@ -28,7 +28,6 @@ mod driven;
 mod fanout;
 mod flush;
 mod interned;
-mod linger;
 mod link;
 mod message;
 #[cfg(test)]

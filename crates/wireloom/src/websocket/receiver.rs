@@ -12,13 +12,14 @@ use super::active_receiver::{
     ActiveReceiver, CONTROLS_PER_PAYMENT, DIRECT_LEN_MIN, DeliveryMode, MESSAGE_COST, MESSAGES_PER_PAYMENT,
     ReceiverSlot,
 };
-use super::clock::{self, Timer};
+use super::clock;
 use super::link::{self, Traffic};
 use super::message::{Message, OwnedMessage};
 use super::observer::ObserverEvent;
 use super::session::{Session, with_codecs};
 use super::state::{Shared, State};
 use super::waiters::Waiter;
+use crate::deadline::Timer;
 use crate::error::WebSocketError;
 use crate::guard::Guard;
 use crate::sync;

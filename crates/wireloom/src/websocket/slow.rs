@@ -14,9 +14,10 @@
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::clock::{self, Timer};
+use super::clock;
 use super::config::SlowPeer;
 use crate::deadline;
+use crate::deadline::Timer;
 use crate::transport::{BUFFERED_LEN_MAX, PROGRESS_LEN_MIN};
 
 /// The state of one WebSocket.

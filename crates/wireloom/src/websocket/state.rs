@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use wireloom_ws::handshake::Negotiated;
+use wireloom_ws::limits::TRAILING_LEN_MAX;
 use wireloom_ws::{CloseCode, Connection, IdleInbound, Kind, PreparedFrame, Transport};
 
 use super::active_receiver::{ActiveReceiver, ReceiverSlot};
@@ -22,19 +23,22 @@ use super::clock;
 use super::config::{IoUring, SharedConfig, SlowPeer, WebSocketConfig};
 use super::flush::{self, BATCH_LEN_MAX};
 use super::interned::{Kept, interned};
-use super::linger;
 use super::link::{self, Link};
 use super::observer::{self, NotificationQueue};
 use super::session::Session;
 use super::waiters::Waiter;
+use crate::deadline;
 use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded};
 use crate::memory::{Account, Category, Evict, Reservation};
 use crate::sync::{self, Arc, AtomicBool};
-use crate::transport::Io;
+use crate::transport::{Io, Linger};
 
 /// The length of the read that finds bytes behind a Close frame.
 const TRAILING_READ_LEN: usize = 64;
+
+/// How long bytes behind a Close frame are discarded at most, also where the close timeout is longer.
+const TRAILING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a transport is read and drained after a close with 1013.
 const OVERLOADED_LINGER: Duration = Duration::from_secs(1);
@@ -665,12 +669,8 @@ impl State {
         let flushed = self.poll_flush(None);
         self.slot.overload();
         if matches!(flushed, Poll::Ready(Ok(()))) {
-            self.linger(WebSocketError::Overloaded, Some(Instant::now() + OVERLOADED_LINGER));
-            if let (Some(shared), Some(runtime)) = (self.shared.upgrade(), self.runtime()) {
-                self.deferred.call(move || {
-                    sync::spawn(&runtime, linger_in_task(shared));
-                });
-            }
+            let deadline = Instant::now() + OVERLOADED_LINGER;
+            self.linger_in_task(WebSocketError::Overloaded, Linger::until(Some(deadline), usize::MAX));
         } else {
             // Unread output holds memory of the kernel.
             self.reset(WebSocketError::Overloaded);
@@ -678,9 +678,19 @@ impl State {
     }
 
     /// Ends reading and writing. The transport is kept until the peer has closed it, and the caller finds a task for that.
-    fn linger(&mut self, why: WebSocketError, deadline: Option<Instant>) {
-        self.link.linger(why.clone(), deadline);
+    fn linger(&mut self, why: WebSocketError, linger: Linger) {
+        self.link.linger(why.clone(), linger);
         self.fail(why);
+    }
+
+    /// As [`linger`](Self::linger), in a task of its own.
+    fn linger_in_task(&mut self, why: WebSocketError, linger: Linger) {
+        self.linger(why, linger);
+        if let (Some(shared), Some(runtime)) = (self.shared.upgrade(), self.runtime()) {
+            self.deferred.call(move || {
+                sync::spawn(&runtime, linger_in_task(shared));
+            });
+        }
     }
 
     /// Removes the transport: no more reads and writes.
@@ -746,32 +756,33 @@ impl State {
             transport => {
                 self.link.shut_down(cx);
                 let has_exchanged = self.session.core.was_clean();
-                if has_exchanged && self.has_trailing(cx) {
-                    self.discard_trailing();
+                if has_exchanged && self.would_reset(cx) {
+                    self.linger_trailing();
                 }
                 has_exchanged || transport == Transport::Close
             }
         }
     }
 
-    /// Whether the peer of a server has sent more behind its Close frame. Bytes that are still unread would reset the socket.
-    fn has_trailing(&mut self, cx: &mut Context<'_>) -> bool {
-        let core = &mut self.session.core;
-        if core.transport() == Transport::Close
-            && !core.has_read_end()
-            && let Poll::Ready(Ok(len)) = self.link.poll_read(cx, &mut [0; TRAILING_READ_LEN])
-        {
-            core.handle_trailing(len);
+    /// Whether closing the socket of a server now may reset it: the peer has sent more behind its Close frame, or has not received all, and
+    /// may send more meanwhile.
+    fn would_reset(&mut self, cx: &mut Context<'_>) -> bool {
+        let core = &self.session.core;
+        if core.transport() == Transport::ShutdownWrite || core.has_read_end() {
+            return !core.has_read_end();
         }
-        core.transport() == Transport::ShutdownWrite
+        match self.link.poll_read(cx, &mut [0; TRAILING_READ_LEN]) {
+            Poll::Ready(read) => matches!(read, Ok(1..)),
+            Poll::Pending => self.link.has_unsent(),
+        }
     }
 
-    /// The transport lingers in a task of its own, while the connection ends and its place at the server is free: the peer, which breaks
-    /// RFC 6455 §5.5.1, should still receive what was sent to it.
-    fn discard_trailing(&mut self) {
-        let (linger, io) = self.link.take_lingering(self.session.poll_timeout());
-        let account = self.send_queue.account().clone();
-        self.deferred.call(move || linger::spawn(&account, linger, io));
+    /// The transport lingers: the peer, which may break RFC 6455 §5.5.1, should still receive what was sent to it.
+    #[cold]
+    fn linger_trailing(&mut self) {
+        let latest = Instant::now() + TRAILING_TIMEOUT;
+        let deadline = self.session.poll_timeout().map_or(latest, |deadline| deadline.min(latest));
+        self.linger_in_task(WebSocketError::Closed, Linger::until(Some(deadline), TRAILING_LEN_MAX));
     }
 
     /// Both halves are dropped: queues the Close frame, and ends the connection unless a task can continue with it.
@@ -785,7 +796,7 @@ impl State {
         // The task that receives has another deadline, and the server waits for this.
         self.wake();
         let is_written = self.poll_flush(None).is_ready();
-        let has_task = || self.runtime().is_some_and(|runtime| clock::has_timers(&runtime));
+        let has_task = || self.runtime().is_some_and(|runtime| deadline::has_timers(&runtime));
         if is_written && !self.lingers() || !has_task() {
             self.drop_io(WebSocketError::Closed);
         } else if is_written {
@@ -803,7 +814,7 @@ impl State {
     fn end_dropped(&mut self) {
         if self.lingers() {
             let deadline = clock::now().saturating_add(self.config.core.close_timeout);
-            self.linger(WebSocketError::Closed, clock::instant_at(deadline));
+            self.linger(WebSocketError::Closed, Linger::until(clock::instant_at(deadline), usize::MAX));
         } else {
             self.drop_io(WebSocketError::Closed);
         }

@@ -182,6 +182,21 @@ async fn a_dropped_websocket_lingers_until_its_close_timeout() {
     assert!(peer.write_all(b"not read").await.is_err());
 }
 
+// RFC 6455 §5.5.1: it should not have sent it.
+#[tokio::test(start_paused = true)]
+async fn bytes_behind_a_close_frame_are_discarded_for_a_time() {
+    let (mut peer, sender, mut receiver) = serve(&Memory::new(1 << 30), 1 << 10);
+    peer.write_all(b"\x88\x80\0\0\0\0behind").await.unwrap();
+    assert!(receiver.recv().await.unwrap().is_none());
+    drop((sender, receiver));
+    for _ in 0..9 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        peer.write_all(&[0; 1 << 10]).await.expect("the transport lingers");
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(peer.write_all(&[0; 1 << 10]).await.is_err());
+}
+
 // The peer no longer reads, and still sends.
 #[tokio::test]
 async fn a_message_that_arrives_after_a_failed_write_is_counted() {
