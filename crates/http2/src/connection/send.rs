@@ -299,6 +299,11 @@ impl Connection {
         self.streams.slot(stream).map_or(0, |slot| self.streams.get(slot).queued as usize)
     }
 
+    /// Whether END_STREAM is in the output or was transmitted, or the stream is gone.
+    pub fn has_ended_sending(&self, stream: StreamKey) -> bool {
+        self.streams.slot(stream).is_none_or(|slot| self.streams.get(slot).send == SendPhase::End)
+    }
+
     /// The number of bytes that the caller should send on a stream now. If it is 0, [`crate::Event::Writable`] reports when there is
     /// room again.
     pub fn send_capacity(&mut self, stream: StreamKey) -> usize {

@@ -424,7 +424,9 @@ impl Driver {
                 1 + state.core.poll_transmit(now, rest)
             };
             if count == 0 {
-                return self.io.poll_flush(cx);
+                ready!(self.io.poll_flush(cx))?;
+                state.note_left();
+                return Poll::Ready(Ok(()));
             }
             let offered = slices[..count].iter().map(|slice| slice.len()).sum::<usize>() - self.prefix.len();
             let written = if count == 1 {
@@ -439,12 +441,15 @@ impl Driver {
                     *accepted += len;
                     let prefix_len = len.min(self.prefix.len());
                     self.prefix = &self.prefix[prefix_len..];
-                    state.core.transmitted(now, len - prefix_len);
+                    state.transmitted(now, len - prefix_len);
+                    if !self.io.has_buffered_writes() {
+                        state.note_left();
+                    }
                 }
                 Err(error) => {
                     if self.io.may_write_before_error() {
                         // A request among them may have reached the server.
-                        state.core.transmitted(now, offered);
+                        state.transmitted(now, offered);
                     }
                     return Poll::Ready(Err(error));
                 }
@@ -478,6 +483,7 @@ impl Driver {
         self.deadlines.clear();
         // Nothing is written any more, also if the server has aborted the connection.
         state.core.handle_disconnect();
+        state.driver.state = DriverState::Ended;
         let error = match state.core.ended() {
             Some(Ended::Failed(error)) => HttpError::Http2(error),
             Some(Ended::Drained) => HttpError::Closed,
@@ -566,6 +572,7 @@ impl Drop for Driver {
         self.budget.reset(self.memory.account());
         let mut state = self.shared.lock();
         state.core.handle_disconnect();
+        state.driver.state = DriverState::Ended;
         state.fail(HttpError::ConnectionLost);
     }
 }

@@ -24,6 +24,8 @@ pub(super) enum DriverState {
     /// It waits for the transport, a deadline or a command.
     Waiting,
     WokenByCommand,
+    /// It writes nothing more.
+    Ended,
 }
 
 impl DriverHandle {

@@ -4,6 +4,7 @@ use std::task::Poll;
 
 use wireloom_http2::field::Field;
 
+use super::driver_handle::DriverState;
 use super::peer_preface::PeerPreface;
 use super::recv_stream::RecvStream;
 use super::send_stream::SendStream;
@@ -49,7 +50,10 @@ impl Requests {
     /// Waits until the connection has ended and everything, GOAWAY included, was written.
     pub(crate) async fn closed(&self) {
         self.shared
-            .wait_until(|state| if state.failure.is_some() { Poll::Ready(()) } else { Poll::Pending })
+            .wait_until(|state| match state.driver.state {
+                DriverState::Ended => Poll::Ready(()),
+                _ => Poll::Pending,
+            })
             .await;
     }
 

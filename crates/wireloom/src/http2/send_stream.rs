@@ -117,11 +117,7 @@ impl SendStream {
 
     /// Whether everything that was sent, up to the end of the stream, has left.
     pub(crate) fn is_sent(&self) -> bool {
-        let mut state = self.shared.lock();
-        let State { slots, core, .. } = &mut *state;
-        let Some(slot) = slots.get(self.stream) else { return false };
-        let has_left = || core.queued(self.stream.key) == 0 && !core.wants_write();
-        slot.is_sent || self.done && slot.error.is_none() && has_left()
+        self.shared.lock().slots.get(self.stream).is_some_and(|slot| slot.is_sent)
     }
 
     /// Ready when everything that was sent, up to the end of the stream, has left.
@@ -130,16 +126,14 @@ impl SendStream {
     /// The stream was reset, or the connection failed.
     pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HttpError>> {
         let mut state = self.shared.lock();
-        let State { slots, deferred, unsent, .. } = &mut *state;
+        let is_leaving = state.is_leaving(self.stream);
+        let State { slots, deferred, .. } = &mut *state;
         let Some(slot) = slots.get(self.stream) else { return Poll::Ready(Err(HttpError::Closed)) };
         match &slot.error {
             _ if slot.is_sent => Poll::Ready(Ok(())),
-            Some(error) => Poll::Ready(Err(error.clone())),
-            None => {
+            Some(error) if !is_leaving => Poll::Ready(Err(error.clone())),
+            _ => {
                 deferred.register(&mut slot.sender, cx);
-                // The unlock wakes it if that has happened.
-                unsent.retain(|one| one.key != self.stream.key);
-                unsent.push(self.stream);
                 Poll::Pending
             }
         }
@@ -193,7 +187,12 @@ impl SendStream {
         let (stream, is_accepted) = (self.stream, self.is_accepted);
         let result = self.shared.command(|state| {
             match run(state, stream.key) {
-                Ok(()) if end_stream => state.finish(stream.key, is_accepted),
+                Ok(()) if end_stream => {
+                    state.finish(stream.key, is_accepted);
+                    if state.core.role() == Role::Client {
+                        state.add_unsent(stream);
+                    }
+                }
                 Ok(()) => {}
                 // The slot knows why the stream has ended.
                 Err(CoreError::Misuse(Misuse::StreamGone | Misuse::ConnectionClosed)) => {

@@ -38,7 +38,7 @@ pub(super) struct Slot {
     pub(super) receiving: Receiving,
     /// END_STREAM was sent or is queued.
     pub(super) finished: bool,
-    /// END_STREAM, and all output before it, has left, or leaves before the frame that ends the stream.
+    /// END_STREAM of a request has left.
     pub(super) is_sent: bool,
     /// The status of the response, which has ended, was below 300.
     pub(super) is_accepted: bool,
@@ -159,11 +159,7 @@ impl Slots {
 
     /// Fails every stream. Tunnels of a server lose what has not been read: what they would answer has no receiver. A client reads on.
     pub(super) fn fail_all(&mut self, error: &HttpError, core: &mut Connection, deferred: &mut Deferred) {
-        let has_output = core.memory().output > 0;
         for (_, slot) in &mut self.slots {
-            if !has_output {
-                slot.note_sent(core);
-            }
             if core.role() == Role::Server && slot.is_tunnel && slot.receiving == Receiving::Open {
                 slot.lose_unread(core, deferred);
             }
@@ -276,12 +272,6 @@ impl Slot {
         if self.discard_unread(core, deferred) {
             self.receiving = Receiving::Discarding;
         }
-    }
-
-    /// Notes whether nothing of it is queued: then the end of the stream or of the connection does not concern its content.
-    pub(super) fn note_sent(&mut self, core: &Connection) {
-        let is_queued = self.key.is_none_or(|key| core.queued(key) > 0);
-        self.is_sent |= self.finished && self.error.is_none() && !is_queued;
     }
 
     /// Content that arrived before can still be read, and so can an end.

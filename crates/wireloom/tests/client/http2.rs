@@ -283,6 +283,24 @@ async fn content_that_was_sent_stays_so_when_the_connection_ends() {
     }
 }
 
+// The server has answered early, and grants no more window.
+#[tokio::test]
+async fn content_that_was_queued_is_lost_with_the_connection() {
+    let mut config = Config::new(Role::Server);
+    config.settings.initial_window_size = 1_000;
+    config.auto_release = false;
+    let script = |core: &mut Connection, event: ScriptEvent<'_>| match event {
+        ScriptEvent::Request(request) if request.path == "/end" => core.handle_disconnect(),
+        ScriptEvent::Request(request) => core.send_response(request.stream, status(b"204"), true).unwrap(),
+        _ => {}
+    };
+    let http2 = connect(scripted::serve(config, script).await).await;
+    let exchange = http2.send(Request::post("/", vec![7; 2_000])).unwrap();
+    let response = exchange.response().await.unwrap();
+    http2.send(Request::get("/end")).unwrap().response().await.unwrap_err();
+    assert_eq!(response.close().await, Err(Error::Http(HttpError::ConnectionLost)));
+}
+
 #[tokio::test]
 async fn sends_and_receives_trailers() {
     let http2 = connect(serve().await).await;

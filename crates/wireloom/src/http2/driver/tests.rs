@@ -546,3 +546,54 @@ async fn a_server_that_reads_steadily_is_alive_without_an_answer() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!requests.is_open());
 }
+
+fn get() -> impl Iterator<Item = Field<'static>> + Clone {
+    GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()))
+}
+
+// The server reads no more, and other output waits for room.
+#[tokio::test]
+async fn an_end_that_has_left_does_not_wait_for_other_streams() {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 << 10).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    let window = 64 << 20;
+    let opening = [Frame::settings(&[(4, window)]), Frame::window_update(0, window)];
+    server.write_all(&join(&opening)).await.unwrap();
+    let driver = Driver::new(client.into(), Role::Client, Config::new(Role::Client)).unwrap();
+    let requests = driver.requests();
+    tokio::spawn(driver.run());
+    requests.ready().await.unwrap();
+    let (mut first, _response) = requests.open(get(), false).unwrap();
+    let (mut second, _other_response) = requests.open(get(), false).unwrap();
+    first.send("first".into(), true).unwrap();
+    second.send(vec![CONTENT; 8 << 20].into(), true).unwrap();
+    let sent = tokio::time::timeout(Duration::from_secs(20), poll_fn(|cx| first.poll_sent(cx)));
+    assert_eq!(sent.await, Ok(Ok(())));
+    assert!(first.is_sent() && !second.is_sent());
+    drop(server);
+    assert_eq!(poll_fn(|cx| second.poll_sent(cx)).await, Err(HttpError::ConnectionLost));
+}
+
+// RFC 9113 §5.4.1.
+#[tokio::test(start_paused = true)]
+async fn a_client_has_closed_when_goaway_with_its_error_has_left() {
+    let (client, mut server) = tokio::io::duplex(8);
+    let driver = Driver::new(Io::Other(Box::new(client)), Role::Client, Config::new(Role::Client)).unwrap();
+    let requests = driver.requests();
+    tokio::spawn(driver.run());
+    // DATA on the connection's own stream is forbidden.
+    server.write_all(&join(&[Frame::settings(&[]), Frame::data(0, "")])).await.unwrap();
+    while requests.is_open() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let is_closed = tokio::time::timeout(Duration::from_millis(1), requests.closed()).await.is_ok();
+    assert!(!is_closed);
+    let mut received = Vec::new();
+    server.read_to_end(&mut received).await.unwrap();
+    assert!(received.windows(9).any(|head| matches!(head, [0, 0, _, 7, 0, 0, 0, 0, 0])), "GOAWAY");
+    requests.closed().await;
+}
