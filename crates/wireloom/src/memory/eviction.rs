@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use super::account::Inner;
 use super::group::Group;
 use super::{Memory, Pressure, lock};
-use crate::sync::Arc;
+use crate::sync::{Arc, PoisonError};
 
 /// How long memory may stay near the limit before the largest holder is evicted. Connections that stopped reading wait until
 /// others free memory, which may never happen.
@@ -62,7 +62,7 @@ impl Evicted {
 impl Memory {
     /// Evicts connections while memory is exhausted, or has been near the limit for too long. Runs as long as its server.
     pub(crate) fn watch(self: Arc<Self>) -> impl Future<Output = ()> {
-        let _ = self.runtime.set(Handle::current());
+        *self.runtime.write().unwrap_or_else(PoisonError::into_inner) = Some(Handle::current());
         self.watch_pressure()
     }
 

@@ -24,7 +24,7 @@ mod stats;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{OnceLock, Weak};
+use std::sync::{RwLock, Weak};
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
@@ -98,7 +98,7 @@ pub(crate) struct Memory {
     /// Notified when memory comes near the limit or is exhausted.
     pressed: Notify,
     /// That of the server, once it runs.
-    runtime: OnceLock<Handle>,
+    runtime: RwLock<Option<Handle>>,
     scheduler: Scheduler,
     /// Of the peers whose send queues are counted here.
     pub(crate) slow_peers: SlowPeers,
@@ -167,7 +167,7 @@ impl Memory {
             waiting: Guarded::new(Waiting::default()),
             has_waiting: AtomicBool::new(false),
             pressed: Notify::new(),
-            runtime: OnceLock::new(),
+            runtime: RwLock::default(),
             scheduler: Scheduler::default(),
             slow_peers: SlowPeers::default(),
         })
@@ -190,7 +190,8 @@ impl Memory {
 
     /// The runtime of the server; without one, that of this thread. A connection may be used on a thread whose runtime ends earlier.
     pub(crate) fn runtime(&self) -> Option<Handle> {
-        self.runtime.get().cloned().or_else(|| Handle::try_current().ok())
+        let runtime = self.runtime.read().unwrap_or_else(PoisonError::into_inner).clone();
+        runtime.or_else(|| Handle::try_current().ok())
     }
 
     /// Gives the connections their shares of the processor.

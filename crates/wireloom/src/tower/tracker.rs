@@ -2,7 +2,9 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::task::JoinHandle;
 
 use crate::memory::{Memory, MemoryStats};
 use crate::registry::{Phase, Registry, SWEEP_INTERVAL};
@@ -41,8 +43,8 @@ use crate::registry::{Phase, Registry, SWEEP_INTERVAL};
 #[derive(Clone, Debug)]
 pub struct WebSocketTracker {
     registry: Arc<Registry>,
-    /// Whether the task that frees memory runs.
-    is_started: Arc<OnceLock<()>>,
+    /// The task that frees memory and schedules.
+    task: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
 impl Default for WebSocketTracker {
@@ -54,7 +56,7 @@ impl Default for WebSocketTracker {
 impl WebSocketTracker {
     /// Creates an empty tracker.
     pub fn new() -> Self {
-        Self { registry: Registry::new(), is_started: Arc::default() }
+        Self { registry: Registry::new(), task: Arc::default() }
     }
 
     /// As [`new`](Self::new), with this limit on the memory of all its WebSockets together, in bytes.
@@ -69,13 +71,15 @@ impl WebSocketTracker {
         self.registry.memory.stats()
     }
 
-    /// The registry. The first call, in a runtime, spawns a task that frees memory until the tracker and its WebSockets are gone.
+    /// The registry. The first call, in a runtime, spawns a task that frees memory until the tracker and its WebSockets are gone, and so does
+    /// the first one after the end of that runtime.
     pub(super) fn started(&self) -> &Arc<Registry> {
-        self.is_started.get_or_init(|| {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_none_or(JoinHandle::is_finished) {
             let memory = &self.registry.memory;
             let watching = memory.clone().watch();
-            tokio::spawn(free_memory(Arc::downgrade(&self.registry), memory.clone(), watching));
-        });
+            *task = Some(tokio::spawn(free_memory(Arc::downgrade(&self.registry), memory.clone(), watching)));
+        }
         &self.registry
     }
 
@@ -124,7 +128,6 @@ async fn free_memory(registry: Weak<Registry>, memory: Arc<Memory>, watching: im
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
-    use std::sync::Mutex;
     use std::time::Duration;
 
     use super::*;
@@ -159,5 +162,21 @@ mod tests {
         tokio::time::sleep(2 * SWEEP_INTERVAL).await;
         assert!(registry.upgrade().is_none());
         assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
+    }
+
+    #[test]
+    fn another_runtime_takes_over() {
+        let tracker = WebSocketTracker::new();
+        for _ in 0..2 {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let id = runtime.block_on(async {
+                tracker.started();
+                tracker.started();
+                tokio::task::yield_now().await;
+                tokio::runtime::Handle::current().id()
+            });
+            assert_eq!(runtime.metrics().num_alive_tasks(), 1);
+            assert_eq!(tracker.registry.memory.runtime().map(|runtime| runtime.id()), Some(id));
+        }
     }
 }
