@@ -46,8 +46,9 @@ pub trait Listener: Send + 'static {
     /// Dropping the future must lose no connection.
     ///
     /// # Errors
-    /// A connection failed before it was accepted, or resources are used up: the server tries again after a while. It stops after
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) and [`NotConnected`](io::ErrorKind::NotConnected).
+    /// The peer has left before it was accepted ([`ConnectionAborted`](io::ErrorKind::ConnectionAborted),
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset)), or resources are used up: the server tries again, then after a while. It stops
+    /// after [`InvalidInput`](io::ErrorKind::InvalidInput) and [`NotConnected`](io::ErrorKind::NotConnected).
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Transport, SocketAddr)>> + Send;
 }
 

@@ -208,6 +208,10 @@ impl<L: Listener> Server<L> {
             };
             let (transport, peer) = match until(&registry, Phase::NotAccepting, accepting).await {
                 Some(Ok(accepted)) => accepted,
+                Some(Err(error)) if is_of_client(&error) => {
+                    tokio::task::yield_now().await;
+                    continue;
+                }
                 Some(Err(error)) if is_temporary(&error) => {
                     if !has_no_connection(&listener, &error) {
                         failures.count(&registry, &error);
@@ -497,7 +501,12 @@ fn is_tuned(socket: &SockRef<'_>, config: &ServerConfig) -> bool {
     socket.tcp_nodelay().unwrap_or(false) && is_kept_alive()
 }
 
-/// Whether accepting can continue: the client disconnected, or no descriptor is free.
+/// Whether a client has disconnected before it was accepted: the others do not wait for it.
+fn is_of_client(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset)
+}
+
+/// Whether accepting can continue: no descriptor is free, for example.
 fn is_temporary(error: &io::Error) -> bool {
     !matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::NotConnected)
 }

@@ -108,6 +108,20 @@ async fn a_listener_that_fails_is_asked_again_and_counts_as_one_failure() {
     serving.await.unwrap().unwrap();
 }
 
+// Each would hold up all clients behind it.
+#[tokio::test(start_paused = true)]
+async fn clients_that_have_left_do_not_delay_others() {
+    let (pipes, accepted) = mpsc::channel(1);
+    let failures = [io::ErrorKind::ConnectionAborted, io::ErrorKind::ConnectionReset].map(io::Error::from);
+    let server = Server::new(Pipes { failures: failures.into(), pipes: accepted });
+    let (handle, begin) = (server.handle(), tokio::time::Instant::now());
+    tokio::spawn(server.serve(tell_peer));
+    let (client, pipe) = tokio::io::duplex(1_000);
+    pipes.send(pipe).await.unwrap();
+    assert!(get(client).await.ends_with("\r\n\r\n127.0.0.1:7"));
+    assert_eq!((handle.stats().accept_failed, begin.elapsed()), (0, Duration::ZERO));
+}
+
 #[cfg(unix)]
 #[tokio::test]
 async fn serves_unix_sockets() {
