@@ -158,6 +158,8 @@ impl Link {
             Ok(true) => {}
             // Dropped, as the policy for slow peers says.
             Ok(false) => return Ok(()),
+            // The loss has been reported with this message.
+            Err(_) if self.sent_messages().is_taken() => return Err(WebSocketError::ConnectionLost),
             Err(_) if !sender.is_open() => return Err(WebSocketError::Closed),
             Err(error) => return Err(error),
         }

@@ -29,6 +29,8 @@ pub(super) struct SentMessages {
     keep_len_max: usize,
     /// The message that is being queued is not kept: if it is sent, the older ones are not the last.
     has_gap: bool,
+    /// The message that is being queued was among those that [`take_kept`](Self::take_kept) took.
+    is_taken: bool,
     /// Messages that are not kept any more. They may have destructors of the application.
     forgotten: Vec<OwnedMessage>,
 }
@@ -44,6 +46,7 @@ impl SentMessages {
             kept_len: 0,
             keep_len_max,
             has_gap: false,
+            is_taken: false,
             forgotten: Vec::new(),
         }
     }
@@ -64,6 +67,7 @@ impl SentMessages {
 
     /// A message is about to be queued; `copy` if it is [kept](Self::keeps). It counts as sent until [`cancel`](Self::cancel).
     pub(super) fn begin(&mut self, copy: Option<OwnedMessage>) {
+        self.is_taken = false;
         self.sent += 1;
         self.has_gap = copy.is_none();
         self.kept_len += copy.as_ref().map_or(0, len_of);
@@ -140,8 +144,14 @@ impl SentMessages {
         std::mem::take(&mut self.forgotten)
     }
 
+    /// Whether the message that was queued last, or was to be, counts among those of a lost connection.
+    pub(super) fn is_taken(&self) -> bool {
+        self.is_taken
+    }
+
     /// Takes the messages that were kept.
     pub(super) fn take_kept(&mut self) -> Vec<OwnedMessage> {
+        self.is_taken = true;
         // The one that is being queued may be sent.
         self.commit();
         self.kept_len = 0;
@@ -224,6 +234,17 @@ mod tests {
         sent_messages.record(&"d".into());
         sent_messages.begin(None);
         assert!(sent_messages.take_kept().is_empty());
+    }
+
+    // Its sender must not take it for one that nobody has sent.
+    #[tokio::test]
+    async fn a_message_that_is_being_queued_may_be_reported_as_lost() {
+        let mut sent_messages = SentMessages::new(1_000, Instant::now());
+        sent_messages.begin(Some(owned(&"a".into())));
+        assert_eq!(sent_messages.take_kept().len(), 1);
+        assert!(sent_messages.cancel().is_none() && sent_messages.is_taken());
+        sent_messages.begin(Some(owned(&"b".into())));
+        assert!(sent_messages.cancel().is_some() && !sent_messages.is_taken());
     }
 
     #[tokio::test]
