@@ -13,6 +13,10 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#endif
 
 /* One event a step: the application answers a message before what follows it is handled, a Close frame for example. */
 enum { WLS_BUFFER_LEN = 64 * 1024, WLS_EVENTS = 1 };
@@ -256,10 +260,21 @@ static int wls_read(wls *self, int fd) {
     return errno == EAGAIN || errno == EWOULDBLOCK ? WLS_AGAIN : WLS_FAILED;
 }
 
+/* Whether the kernel has bytes for which the peer has no room. */
+static bool wls_has_unsent(int fd) {
+    int len = 0;
+#ifdef __linux__
+    ioctl(fd, SIOCOUTQNSD, &len);
+#endif
+    (void)fd;
+    return len > 0;
+}
+
 /* Discards what has arrived behind the peer's Close frame, before the connection is closed: a socket that is closed with unread bytes is
- * reset, and the peer loses what it has not received. No event follows a Close frame. */
+ * reset, and the peer loses what it has not received. So does a peer that sends some later: until it has received all, it counts as one that
+ * has sent a byte. No event follows a Close frame. */
 static void wls_read_trailing(wls *self, int fd) {
-    uint8_t bytes[256];
+    uint8_t bytes[256] = {0};
     wl_ws_event event;
     size_t consumed, count, len = self->end - self->at;
     self->event = self->events_len = 0;
@@ -267,6 +282,8 @@ static void wls_read_trailing(wls *self, int fd) {
         wl_ws_handle_input(self->ws, wls_now(), self->buffer + self->at, len, &consumed, &event, 1, &count);
     wls_release_input(self);
     ssize_t got = wls_receive(fd, bytes, sizeof bytes);
+    if (got < 0 && wls_has_unsent(fd))
+        got = 1;
     if (got > 0)
         wl_ws_handle_input(self->ws, wls_now(), bytes, (size_t)got, &consumed, &event, 1, &count);
 }

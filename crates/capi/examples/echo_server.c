@@ -16,6 +16,10 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#endif
 
 enum { CLIENTS_MAX = 256, BUFFER_LEN = 64 * 1024, EVENTS = 64, HANDSHAKE_MS = 10000 };
 
@@ -50,13 +54,26 @@ static bool write_all(int fd, const uint8_t *bytes, size_t len) {
     return send(fd, bytes, len, MSG_NOSIGNAL) == (ssize_t)len;
 }
 
+/* Whether the kernel has bytes for which the peer has no room. */
+static bool has_unsent(int fd) {
+    int len = 0;
+#ifdef __linux__
+    ioctl(fd, SIOCOUTQNSD, &len);
+#endif
+    (void)fd;
+    return len > 0;
+}
+
 /* Bytes that have arrived behind the peer's Close frame are discarded: a socket that is closed with unread bytes is reset, and the peer
- * loses what it has not received. No event follows a Close frame. */
+ * loses what it has not received. So does a peer that sends some later: until it has received all, it counts as one that has sent a byte. No
+ * event follows a Close frame. */
 static void read_trailing(struct client *client) {
-    uint8_t bytes[256];
+    uint8_t bytes[256] = {0};
     wl_ws_event event;
     size_t consumed, count;
     ssize_t len = read(client->fd, bytes, sizeof bytes);
+    if (len < 0 && has_unsent(client->fd))
+        len = 1;
     if (len > 0)
         check(wl_ws_handle_input(client->ws, now(), bytes, (size_t)len, &consumed, &event, 1, &count), "handle_input");
 }

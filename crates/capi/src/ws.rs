@@ -112,7 +112,8 @@ pub enum wl_transport {
     ShutdownWrite = 1,
     /// Close it. A server whose socket may hold unread bytes first reads once, without waiting, and passes them to
     /// `wl_ws_handle_input`: if the peer has sent any behind its Close frame, this becomes `WL_TRANSPORT_SHUTDOWN_WRITE`, because a
-    /// socket that is closed with unread bytes is reset, and the peer loses what it has not received.
+    /// socket that is closed with unread bytes is reset, and the peer loses what it has not received. The same happens if it sends
+    /// some later: while the socket has bytes that were not sent (`SIOCOUTQNSD` on Linux), pass one byte.
     Close = 2,
 }
 

@@ -35,7 +35,8 @@ pub enum Transport {
     /// Close it. A server whose socket may hold unread bytes first reads once, without waiting, and passes them to
     /// [`Connection::handle_input`] or [`Outbound::handle_trailing`]: if the peer has sent any behind its Close frame, this becomes
     /// [`ShutdownWrite`](Self::ShutdownWrite), because a socket that is closed with unread bytes is reset, and the peer loses what it has
-    /// not received.
+    /// not received. The same happens if it sends some later: while the socket has bytes that were not sent (`SIOCOUTQNSD` on Linux), a
+    /// byte counts as read.
     Close,
 }
 

@@ -95,8 +95,11 @@ static void receive(struct expectation *expected) {
     }
 }
 
-static void handshake(int port, bool with_deflate) {
+/* With `room` for so many bytes that are not read; 0 is the system's choice. */
+static void handshake(int port, bool with_deflate, int room) {
     fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (room > 0)
+        CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room) == 0);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     address.sin_port = htons((uint16_t)port);
     CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
@@ -135,7 +138,7 @@ static void handshake(int port, bool with_deflate) {
 }
 
 static void run(int port, bool with_deflate) {
-    handshake(port, with_deflate);
+    handshake(port, with_deflate, 0);
     static uint8_t payload[3 << 20];
     /* Text with characters of one to four bytes, so that every prefix below ends at one of them. */
     static const char words[] = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80";
@@ -181,19 +184,23 @@ static void run(int port, bool with_deflate) {
     CHECK(wl_ws_free(ws) == WL_STATUS_INVALID_HANDLE);
 }
 
-/* More follows the Close frame, and is sent before anything is read: nothing that the server has sent is lost. */
-static void send_behind_close(int port) {
+/* More follows the Close frame, at once or later, and is sent before anything is read: nothing that the server has sent is lost. */
+static void send_behind_close(int port, bool later) {
     enum { MESSAGES = 60, LEN = 4096, FRAME_LEN = 4 + LEN, CLOSE_LEN = 4, TRAILING_LEN = 256 * 1024 };
     static uint8_t payload[LEN], output[MESSAGES * (FRAME_LEN + 4) + 100 + TRAILING_LEN];
-    handshake(port, false);
+    handshake(port, false, 16 * 1024);
     for (unsigned i = 0; i < MESSAGES; i++)
         CHECK(wl_ws_send(ws, WL_KIND_BINARY, payload, LEN, 0) == WL_STATUS_OK);
     CHECK(wl_ws_close(ws, now(), 1000, NULL, 0) == WL_STATUS_OK);
     size_t output_len, total = 0;
     CHECK(wl_ws_take_output(ws, output, sizeof output, &output_len) == WL_STATUS_OK);
-    /* In one write: a server that finds nothing behind the Close frame closes at once. */
-    output_len += TRAILING_LEN;
-    CHECK(output_len <= sizeof output && write(fd, output, output_len) == (ssize_t)output_len);
+    CHECK(output_len + TRAILING_LEN <= sizeof output);
+    size_t first_len = output_len + (later ? 0 : TRAILING_LEN);
+    CHECK(write(fd, output, first_len) == (ssize_t)first_len);
+    if (later) {
+        usleep(50 * 1000);
+        CHECK(write(fd, output + output_len, TRAILING_LEN) == TRAILING_LEN);
+    }
     ssize_t len;
     while ((len = read(fd, buffer, sizeof buffer)) > 0)
         total += (size_t)len;
@@ -205,7 +212,10 @@ static void send_behind_close(int port) {
 
 int main(int argc, char **argv) {
     CHECK(argc == 2);
-    send_behind_close(atoi(argv[1]));
+    send_behind_close(atoi(argv[1]), false);
+#ifdef __linux__
+    send_behind_close(atoi(argv[1]), true);
+#endif
     run(atoi(argv[1]), false);
     run(atoi(argv[1]), true);
     puts("echo_client: ok");
