@@ -168,10 +168,12 @@ impl NotificationQueue {
     }
 }
 
-/// Whether the events of ends and errors may be traced. Few servers do so, and each connection has several.
+/// Whether the events of ends and errors may be traced. Few servers do so, and each connection has several. No subscriber is asked, because
+/// the state is locked.
 pub(super) fn is_traced() -> bool {
     #[cfg(feature = "tracing")]
-    return tracing::event_enabled!(tracing::Level::DEBUG);
+    return tracing::Level::DEBUG <= tracing::level_filters::STATIC_MAX_LEVEL
+        && tracing::Level::DEBUG <= tracing::level_filters::LevelFilter::current();
     #[cfg(not(feature = "tracing"))]
     false
 }

@@ -726,7 +726,10 @@ impl State {
     /// Ends a connection whose peer is too slow.
     pub(super) fn disconnect_slow(&mut self) {
         #[cfg(feature = "tracing")]
-        tracing::debug!(queued = self.session.core.queued_len(), "the peer is too slow and is disconnected");
+        {
+            let queued = self.session.core.queued_len();
+            self.deferred.call(move || tracing::debug!(queued, "the peer is too slow and is disconnected"));
+        }
         if let Some(counters) = self.send_queue.account().slow_peers() {
             counters.disconnected.fetch_add(1, Ordering::Relaxed);
         }
