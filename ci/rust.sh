@@ -37,12 +37,13 @@ step_unit() {
     RUST_TEST_THREADS=${RUST_TEST_THREADS-$(($(nproc) * 2))} test_workspace --no-fail-fast
 }
 
-# A hundred times as many seeds as in the step unit, others each time, and ten times as many of the crashes of a store. A failure prints
-# its seed.
+# A hundred times as many seeds as in the step unit, others each time, and ten times as many of the crashes of a store and of the HTTP/2
+# core alone. A failure prints its seed.
 step_simulation() {
     local rc=0
     WIRELOOM_SEED=random WIRELOOM_ROUNDS=100 cargo test --locked -p wireloom-hub --test simulation --no-fail-fast || rc=1
     WIRELOOM_SEED=random WIRELOOM_ROUNDS=10 cargo test --locked -p wireloom-hub --lib acknowledged_publications_survive || rc=1
+    WIRELOOM_SEED=random WIRELOOM_ROUNDS=10 cargo test --locked -p wireloom-http2 --test simulation || rc=1
     return $rc
 }
 
