@@ -390,7 +390,7 @@ async fn streams_are_joined_to_websockets_of_their_own() {
     let read = async { TcpStream::connect(address).await?.read_u8().await };
     let read = timeout(DEADLINE, read).await.unwrap();
     assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
-    listening.noted("Connection refused").await;
+    listening.noted("TO cannot be reached: Connection refused").await;
 }
 
 #[tokio::test]

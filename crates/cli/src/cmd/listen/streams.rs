@@ -95,7 +95,7 @@ async fn join(to: Arc<To>, stream: Stream, peer: String, ending: watch::Receiver
         }
         Err(error) => {
             stream.reset();
-            to.notes.failed(&peer, &error.to_string());
+            to.notes.failed(&peer, &format!("TO cannot be reached: {error}"));
         }
     }
 }
