@@ -116,7 +116,7 @@ impl Connection {
     pub(super) fn observe(&mut self) {
         let Some(tap) = &self.config.tap else { return };
         // An unconnected end temporarily replaces the transport.
-        let none = Io::Other(Box::new(tokio::io::empty()));
+        let none = Io::ended();
         let io = std::mem::replace(&mut self.io, none);
         self.io = tap.wrap(io, &self.bytes);
     }
