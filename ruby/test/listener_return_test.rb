@@ -4,8 +4,8 @@ require_relative "test_helper"
 require "open3"
 require "rbconfig"
 
-# Listeners that never return, in a Fiber that is abandoned, and listeners that return several times, by a continuation: what the calls
-# below them hold in memory outside of Ruby's would be lost, or freed several times.
+# Listeners that never return, in a Fiber that is abandoned, and listeners and conversions that return several times, by a continuation: what
+# the calls below them hold in memory outside of Ruby's would be lost, or freed several times.
 class ListenerReturnTest < Wireloom::TestCase
   # Each defines `work`, which calls a listener with something of 160 kB or more under way.
   CALLS = {
@@ -69,8 +69,8 @@ class ListenerReturnTest < Wireloom::TestCase
   }.freeze
 
   # The last line that a script prints, which ends by itself.
-  def run_script(what, script)
-    out, err, status = Open3.capture3(RbConfig.ruby, "-W0", "-I#{File.expand_path("../lib", __dir__)}", "-e", CALLS[what] + script)
+  def run_script(what, script, before = CALLS.fetch(what))
+    out, err, status = Open3.capture3(RbConfig.ruby, "-W0", "-I#{File.expand_path("../lib", __dir__)}", "-e", before + script)
     assert status.success?, "#{what}: #{status}\n#{err.lines.first(25).join}"
     out.lines.last.chomp
   end
@@ -114,6 +114,55 @@ class ListenerReturnTest < Wireloom::TestCase
           continuation.call(continuation)
         end
         # What was freed twice would be used twice.
+        GC.start
+        200.times { |at| "x" * (at * 1000) }
+        puts "again \#{again} times"
+      RUBY
+    end
+  end
+
+  # Each takes an object whose conversion returns several times.
+  CONVERSIONS = {
+    "headers" => 'Wireloom::WebSocket::Client.new("ws://x", headers: [["A" * 5000, "b" * 5000], ["c", Text.new("d")]])',
+    "subprotocols" => 'Wireloom::WebSocket::Client.new("ws://x", subprotocols: ["a" * 3000, Text.new("b")])',
+    "headers of an answer" => <<~'RUBY',
+      client, server = Wireloom::WebSocket::Client.new("ws://x"), Wireloom::WebSocket::Server.new
+      server.receive(client.take_output)
+      server.accept(headers: [["A" * 5000, "b" * 5000], ["c", Text.new("d")]])
+    RUBY
+    "fields" => 'Wireloom::HTTP2::Client.new.request([[":method", "GET"], ["A" * 100, "x"], [Text.new(":path"), Text.new("/")]])',
+    "a list of fields" => <<~'RUBY',
+      list = Object.new
+      list.define_singleton_method(:to_a) { HOOK.call && [["a", "b" * 20_000]] }
+      HTTP2::Client.new.new_stream.headers(list)
+    RUBY
+    "settings" => 'generate(:settings, payload: [[:settings_enable_push, 1]] * 500 + [[:settings_max_concurrent_streams, Number.new(5)]])',
+    "GOAWAY" => 'generate(:goaway, last_stream: 3, error: Number.new(2), payload: "x")',
+    "ORIGIN" => 'generate(:origin, payload: ["a" * 1000, Text.new("b")])',
+    "ALTSVC" => 'generate(:altsvc, max_age: 1, port: 2, proto: "a" * 100, host: Text.new("b"), origin: Text.new("c" * 300))'
+  }.freeze
+
+  def test_conversions_that_return_several_times
+    CONVERSIONS.each do |what, call|
+      assert_equal "again 3 times", run_script(what, <<~RUBY, "")
+        require "continuation"
+        require "wireloom/drop_in/http_2"
+        $continuation = nil
+        HOOK = -> { $continuation ||= callcc { |here| here } }
+        Text = Struct.new(:text) { def to_str = HOOK.call && text }
+        Number = Struct.new(:number) { def to_int = HOOK.call && number }
+        def generate(type, **frame) = HTTP2::Framer.new.generate({ type: type, stream: 0, **frame })
+        again = 0
+        begin
+          #{call}
+        rescue StandardError
+          # What was converted twice is there twice.
+        end
+        if again < 3
+          again += 1
+          200.times { |at| "x" * (at * 50) }
+          $continuation.call($continuation)
+        end
         GC.start
         200.times { |at| "x" * (at * 1000) }
         puts "again \#{again} times"

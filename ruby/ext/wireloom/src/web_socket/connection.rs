@@ -117,21 +117,29 @@ fn texts(ruby: &Ruby, headers: Option<Value>) -> Result<Vec<(String, String)>, E
 impl Connection {
     /// `ask(url, options)`: begins as a client.
     fn ask(ruby: &Ruby, this: Obj<Self>, url: RString, options: RHash) -> Result<(), Error> {
+        // Methods of the program run before memory is allocated: one may never return, in a Fiber that is abandoned, or twice, by a
+        // continuation.
+        let names = ruby.ary_new();
+        if let Some(given) = options::option::<RArray>(options, ruby, "subprotocols")? {
+            for at in 0..given.len() {
+                names.push(given.entry::<RString>(at as isize)?)?;
+            }
+        }
+        let origin = options::option(options, ruby, "origin")?;
+        let (config, deflate) = (options::config(ruby, options)?, options::deflate(ruby, options)?);
+        let headers = texts(ruby, options::option(options, ruby, "headers")?)?;
         let url = text(ruby, url)?;
         let uri = Uri::parse(&url).map_err(|error| misuse(ruby, format_args!("{url}: {error}")))?;
         let mut request = ClientOptions::new(uri.authority(), uri.resource());
-        if let Some(names) = options::option::<RArray>(options, ruby, "subprotocols")? {
-            for at in 0..names.len() {
-                request = request.subprotocol(text(ruby, names.entry(at as isize)?)?);
-            }
+        for at in 0..names.len() {
+            request = request.subprotocol(text(ruby, names.entry(at as isize)?)?);
         }
-        if let Some(origin) = options::option(options, ruby, "origin")? {
+        if let Some(origin) = origin {
             request = request.origin(text(ruby, origin)?);
         }
-        for (name, value) in texts(ruby, options::option(options, ruby, "headers")?)? {
+        for (name, value) in headers {
             request = request.header(name, value);
         }
-        let deflate = options::deflate(ruby, options)?;
         if let Some(deflate) = &deflate {
             request = request.deflate(deflate.clone());
         }
@@ -141,7 +149,7 @@ impl Connection {
         let inner = Inner {
             out: handshake.request().to_vec(),
             state: State::Requesting(Box::new(handshake)),
-            config: options::config(ruby, options)?,
+            config,
             deflate,
             ..Inner::default()
         };
@@ -151,12 +159,10 @@ impl Connection {
 
     /// `listen(options)`: begins as a server.
     fn listen(ruby: &Ruby, this: Obj<Self>, options: RHash) -> Result<(), Error> {
-        let inner = Inner {
-            state: State::AwaitingRequest(Box::new(ServerHandshake::new(HandshakeLimits::default()))),
-            config: options::config(ruby, options)?,
-            deflate: options::deflate(ruby, options)?,
-            ..Inner::default()
-        };
+        let (config, deflate) = (options::config(ruby, options)?, options::deflate(ruby, options)?);
+        let handshake = ServerHandshake::new(HandshakeLimits::default());
+        let state = State::AwaitingRequest(Box::new(handshake));
+        let inner = Inner { state, config, deflate, ..Inner::default() };
         this.inner.ready().with(|place| *place = inner);
         Ok(())
     }
