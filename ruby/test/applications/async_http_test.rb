@@ -121,6 +121,21 @@ class AsyncHTTPTest < Wireloom::TestCase
     end
   end
 
+  # The stream is asked once for what arrived together.
+  def test_frames_that_arrive_together
+    gap_of_the_original
+    ours, theirs = Socket.pair(:UNIX, :STREAM)
+    framer = Protocol::HTTP2::Framer.new(IO::Stream::Buffered.new(ours))
+    payloads = ["a", "b" * 9_000, "c"]
+    theirs.write(payloads.map { |payload| [0, payload.bytesize, 0, 0, 1].pack("CnCCN") + payload }.join)
+    asked = 0
+    trace = TracePoint.new(:call) { |event| asked += 1 if event.method_id == :read && event.defined_class == IO::Stream::Readable }
+    assert_equal payloads, trace.enable { payloads.map { framer.read_frame.payload } }
+    assert_equal 1, asked
+  ensure
+    [ours, theirs].each { |socket| socket&.close }
+  end
+
   # What an application does between two chunks may take long: each leaves at once.
   def test_chunks_of_an_application_leave_one_by_one
     body = Class.new(Protocol::HTTP::Body::Readable) do
@@ -173,6 +188,7 @@ class AsyncHTTPTest < Wireloom::TestCase
     assert known.writes_async?(Async::HTTP::Protocol::HTTP2::Client)
     assert known.guard?(Async::Semaphore)
     assert known.buffered?(IO::Stream::Buffered)
+    assert known.read_ahead?(IO::Stream::Buffered)
     assert known.in_memory?(Protocol::HTTP::Body::Buffered)
     assert known.merged?(Protocol::HTTP::Headers::Merged)
     refute known.in_memory?(Class.new(Protocol::HTTP::Body::Buffered))

@@ -155,7 +155,7 @@ unsafe fn read_unprotected(stream: VALUE, frames: RArray, len_max: usize) -> Rea
     let payload = unsafe {
         match header.len {
             0 => rb_sys::rb_str_new(c"".as_ptr(), 0),
-            len => read_bytes(stream, len),
+            len => read_payload(stream, len),
         }
     };
     if string(payload).is_none_or(|payload| payload.len() != header.len) {
@@ -163,6 +163,26 @@ unsafe fn read_unprotected(stream: VALUE, frames: RArray, len_max: usize) -> Rea
     }
     // SAFETY: as above.
     Read::Frame(unsafe { header.frame(class, payload) })
+}
+
+/// `stream.read(len)`, left out where the header brought the payload along.
+///
+/// # Safety
+/// As for [`read_bytes`].
+#[inline]
+unsafe fn read_payload(stream: VALUE, len: usize) -> VALUE {
+    let steps = steps::known(stream).filter(|steps: &Steps<PartStep>| steps.has(PartStep::ReadAhead));
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        let ahead = steps.and_then(|steps| Ahead::of(stream, steps));
+        match ahead.and_then(|ahead| Some((ahead, ahead.copy(0..len)?))) {
+            Some((ahead, payload)) => {
+                ahead.skip(len);
+                payload
+            }
+            None => read_bytes(stream, len),
+        }
+    }
 }
 
 /// `stream.read(len)`
