@@ -323,7 +323,7 @@ mod tests {
 
     /// A client whose server has sent SETTINGS.
     fn client() -> (Driver, Requests, Arc<Shared>) {
-        let io = Io::ended();
+        let io = Io::Other(Box::new(tokio::io::empty()));
         let driver = Driver::new(io, Role::Client, Config::new(Role::Client)).unwrap();
         let (requests, shared) = (driver.requests(), driver.shared().clone());
         receive(&shared, &[Frame::settings(&[])]);

@@ -142,7 +142,7 @@ mod tests {
             HttpError::KeepaliveTimeout,
             HttpError::Http2(CoreError::Limit { exceeded: Exceeded::Stalled, scope: Scope::Connection }),
         ] {
-            let io = Io::ended();
+            let io = Io::Other(Box::new(tokio::io::empty()));
             let driver = Driver::new(io, Role::Client, Config::new(Role::Client)).unwrap();
             let requests = driver.requests();
             driver.shared().lock().fail(failure.clone());
@@ -178,7 +178,7 @@ mod tests {
     // It could not be sent on another connection either.
     #[test]
     fn a_request_that_is_malformed_is_the_callers_mistake() {
-        let io = Io::ended();
+        let io = Io::Other(Box::new(tokio::io::empty()));
         let driver = Driver::new(io, Role::Client, Config::new(Role::Client)).unwrap();
         let opened = driver.requests().open([Field::new(b"Name", b"value")], true);
         assert!(matches!(opened.err(), Some(HttpError::Http2(CoreError::Misuse(_)))));

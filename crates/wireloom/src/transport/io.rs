@@ -54,18 +54,8 @@ impl Io {
         }
         match transport {
             Some(transport) => Self::Other(Box::new(transport)),
-            None => Self::ended(),
+            None => Self::Other(Box::new(tokio::io::empty())),
         }
-    }
-
-    /// A transport that has ended, in place of one that was taken. It takes no memory.
-    pub(crate) fn ended() -> Self {
-        Self::Other(Box::new(tokio::io::empty()))
-    }
-
-    /// Whether this is in place of one that was taken.
-    pub(crate) fn is_ended(&self) -> bool {
-        matches!(self, Self::Other(io) if (&**io as &dyn Any).is::<tokio::io::Empty>())
     }
 
     /// The transport as a trait object.

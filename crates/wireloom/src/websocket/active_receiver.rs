@@ -218,13 +218,8 @@ impl ActiveReceiver {
         active
     }
 
-    /// Keeps the state of a connection that has become idle, or has ended while it was, for another one of the thread.
+    /// Keeps the state of a connection that has become idle for another one of the thread.
     pub(super) fn recycle(mut self: Box<Self>) {
-        if !self.is_idle() {
-            return;
-        }
-        self.unreported_len = 0;
-        self.read_before_timeout = None;
         self.budget = Budget::default();
         self.pace = buffer::Pace::default();
         self.account = Account::default();

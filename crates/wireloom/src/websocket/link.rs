@@ -148,7 +148,7 @@ impl Link {
         if let Some(LinkEnd::Closed(_, linger)) = self.end.as_deref_mut() {
             *linger = None;
         }
-        std::mem::replace(&mut self.io, Io::ended())
+        std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())))
     }
 
     /// Whether the stream that is the transport has failed.

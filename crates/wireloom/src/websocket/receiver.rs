@@ -208,10 +208,8 @@ fn poll_found(
             };
             let Some(read) = read else {
                 // Taken before the unlock, in which an observer may panic: it is told of the end once.
-                let mut ended = held.take();
-                let failed = ended.as_mut().and_then(|active| active.failed.take());
+                let failed = held.take().and_then(|mut active| active.failed.take());
                 drop(state);
-                ended.into_iter().for_each(ActiveReceiver::recycle);
                 return Poll::Ready(failed.map_or(Ok(false), Err));
             };
             // From here on nothing is locked: what a read costs to decode is the peer's choice.
@@ -531,10 +529,7 @@ impl ActiveReceiver {
 
     /// The transport is no longer used: determines the error, and reports the end.
     fn finish(&mut self, state: &mut State) {
-        self.release_memory();
-        if self.reader.idle().is_none() {
-            self.free();
-        }
+        self.free();
         state.slot = ReceiverSlot::Ended;
         state.link.unregister_receiver(&mut state.deferred);
         self.timer = Timer::Unset;
@@ -553,10 +548,6 @@ impl ActiveReceiver {
             state.session.queue_traced(ObserverEvent::Error((**error).clone()));
         }
         state.session.queue_end();
-        if state.link.is_closed() {
-            // The queue was dropped then, and senders were woken.
-            return;
-        }
         // After the close timeout, what the peer has not read is lost: senders that wait for it get an error.
         let is_written = !state.session.core.wants_write() && !state.link.is_full();
         state.close_link(if is_written { WebSocketError::Closed } else { WebSocketError::ConnectionLost });
@@ -611,17 +602,19 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         self.shared.set_more_buffered(false);
         let mut state = self.shared.lock();
-        // Dropped after the unlock.
-        let _unused = state.slot.put_dropped(self.active.take());
+        let unused = state.slot.put_dropped(self.active.take());
         state.count_read_buffer();
-        self.shared.drop_half(&mut state);
-        receive_in_task(&self.shared, state);
+        drop(state);
+        drop(unused);
+        self.shared.drop_half();
+        receive_in_task(&self.shared);
     }
 }
 
 /// Spawns a task that takes the place of a receiver that was dropped, if no task has it: it drops messages, answers pings, watches deadlines,
 /// and keeps the transport while that lingers. Without a runtime nothing receives.
-pub(super) fn receive_in_task(shared: &Arc<Shared>, mut state: Guard<'_, State>) {
+pub(super) fn receive_in_task(shared: &Arc<Shared>) {
+    let mut state = shared.lock();
     // A future that is driven calls this at the end of its poll: the connection may have no half any more.
     if !state.slot.is_dropped() || state.is_driven() {
         return;
@@ -629,9 +622,9 @@ pub(super) fn receive_in_task(shared: &Arc<Shared>, mut state: Guard<'_, State>)
     if state.link.is_closed() && !state.link.is_lingering() {
         let unused = state.slot.replace(ReceiverSlot::Ended);
         state.session.queue_end();
-        let io = state.take_io(WebSocketError::Closed);
+        state.drop_io(WebSocketError::Closed);
         drop(state);
-        drop((unused, io));
+        drop(unused);
     } else if let Some(runtime) = state.runtime() {
         state.slot.hand_over();
         drop(state);

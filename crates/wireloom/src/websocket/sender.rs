@@ -390,11 +390,10 @@ impl Clone for Sender {
 impl Drop for Sender {
     /// The transport may wake others later, and this task need not be.
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.link.remove(self.waiter);
-        if self.shared.drop_half(&mut state) {
+        self.shared.lock().link.remove(self.waiter);
+        if self.shared.drop_half() {
             // The receiver was dropped before, maybe outside of the runtime.
-            receive_in_task(&self.shared, state);
+            receive_in_task(&self.shared);
         }
     }
 }

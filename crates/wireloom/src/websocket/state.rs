@@ -160,10 +160,10 @@ impl Shared {
     }
 
     /// A half is dropped. True if it was the last one, which sends the Close frame.
-    pub(super) fn drop_half(&self, state: &mut State) -> bool {
+    pub(super) fn drop_half(&self) -> bool {
         let is_last = self.halves.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last {
-            state.close_dropped();
+            self.lock().close_dropped();
         }
         is_last
     }
@@ -303,7 +303,7 @@ impl Guardable for State {
         if self.session.core.wants_write() && !self.link.is_flush_due() {
             self.schedule();
         }
-        if self.session.is_observed() || !self.session.core.is_open() && observer::is_traced() {
+        if self.session.is_observed() || !self.session.core.is_open() {
             self.queue_notifications();
         }
     }
@@ -836,9 +836,7 @@ impl State {
     /// Ends reading and writing, and drops the transport.
     pub(super) fn drop_io(&mut self, why: WebSocketError) {
         let io = self.take_io(why);
-        if !io.is_ended() {
-            self.deferred.drop_later(Box::new(io));
-        }
+        self.deferred.drop_later(Box::new(io));
     }
 
     /// Queues the events of the session, and delivers them after the unlock.

@@ -756,11 +756,10 @@ async fn one_task_takes_the_place_of_a_receiver_once_that_is_dropped() {
     let shared = &receiver.shared;
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let active = shared.take_receiver().unwrap();
-    let receive = || receive_in_task(shared, shared.lock());
-    receive();
+    receive_in_task(shared);
     assert_eq!(tasks(), 0);
     let _unused = shared.lock().slot.put_dropped(Some(active));
-    receive();
-    receive();
+    receive_in_task(shared);
+    receive_in_task(shared);
     assert_eq!(tasks(), 1);
 }
