@@ -295,7 +295,7 @@ impl HeadReader {
             let place = |part: &str| span(&bytes, part.as_bytes());
             (place(line.method), place(line.target), line.version, spans(&bytes, headers))
         })?;
-        Ok(RequestHead { method, target, version, head: Head { bytes, fields } })
+        Ok(RequestHead { method, target, version, head: Head::new(bytes, fields) })
     }
 
     /// Parses the complete head of a response, and prepares the reader for the next one. One limit bounds the length of both.
@@ -309,7 +309,7 @@ impl HeadReader {
         let (status, reason, version, fields) = parse_response(&bytes, lines, |line, headers| {
             (line.status, span(&bytes, line.reason.as_bytes()), line.version, spans(&bytes, headers))
         })?;
-        Ok(ResponseHead { status, reason, version, head: Head { bytes, fields } })
+        Ok(ResponseHead { status, reason, version, head: Head::new(bytes, fields) })
     }
 }
 
@@ -424,6 +424,13 @@ pub(super) struct ResponseHead {
 pub(super) struct Head {
     bytes: Vec<u8>,
     fields: Vec<Field>,
+    /// A bit for each length that a name has: most names that are looked for are as long as none.
+    name_lens: u32,
+}
+
+/// The bit of a name's length. Long names share one.
+fn len_bit(len: usize) -> u32 {
+    1 << len.min(31)
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -433,12 +440,17 @@ struct Field {
 }
 
 impl Head {
+    fn new(bytes: Vec<u8>, fields: Vec<Field>) -> Self {
+        let name_lens = fields.iter().fold(0, |lens, field| lens | len_bit(field.name.len()));
+        Self { bytes, fields, name_lens }
+    }
+
     /// A head from fields that an HTTP library has parsed. They are checked again, since that library may be lenient.
     pub(super) fn from_fields<'a, N: AsRef<[u8]>>(
         fields: impl IntoIterator<Item = (N, &'a [u8])>,
     ) -> Result<Self, Malformed> {
         // Enough for most handshakes.
-        let mut head = Self { bytes: Vec::with_capacity(512), fields: Vec::with_capacity(16) };
+        let (mut bytes, mut placed) = (Vec::with_capacity(512), Vec::with_capacity(16));
         for (name, value) in fields {
             let name = name.as_ref();
             if !is_token(name) {
@@ -447,13 +459,25 @@ impl Head {
             if !is_field_value(value) {
                 return Err(Malformed::HeaderValue);
             }
-            let start = head.bytes.len();
-            head.bytes.extend_from_slice(name);
-            let middle = head.bytes.len();
-            head.bytes.extend_from_slice(value.trim_ascii());
-            head.fields.push(Field { name: start..middle, value: middle..head.bytes.len() });
+            let start = bytes.len();
+            bytes.extend_from_slice(name);
+            let middle = bytes.len();
+            bytes.extend_from_slice(value.trim_ascii());
+            placed.push(Field { name: start..middle, value: middle..bytes.len() });
         }
-        Ok(head)
+        Ok(Self::new(bytes, placed))
+    }
+
+    /// Appends a text that is not one of the fields.
+    pub(super) fn push_text(&mut self, text: &str) -> Range<usize> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(text.as_bytes());
+        start..self.bytes.len()
+    }
+
+    /// The range of a part of the bytes.
+    pub(super) fn range_of(&self, part: &[u8]) -> Range<usize> {
+        span(&self.bytes, part)
     }
 
     /// This part of the bytes, if it is UTF-8. The caller refuses a head where it is not: an empty string in its place could have
@@ -484,7 +508,9 @@ impl Head {
     /// the instruction cache serves all names.
     #[inline(never)]
     fn find(&self, name: &str, from: usize) -> Option<(usize, &[u8])> {
-        // The length alone excludes most names.
+        if self.name_lens & len_bit(name.len()) == 0 {
+            return None;
+        }
         let named = |field: &Field| {
             field.name.len() == name.len()
                 && self.bytes[field.name.clone()].eq_ignore_ascii_case(name.as_bytes())

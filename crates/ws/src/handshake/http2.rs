@@ -74,9 +74,10 @@ pub fn check_request<'a>(
             return Err(RequestError::PseudoHeader.into());
         }
     }
-    let head = Head::from_fields(headers).map_err(RequestError::Malformed)?;
-    let resource = pseudo.resource()?;
+    let mut head = Head::from_fields(headers).map_err(RequestError::Malformed)?;
+    let resource = head.push_text(pseudo.resource()?);
     let host = check_authority(pseudo.authority, &head)?;
+    let host = head.push_text(&host);
     let is_forbidden = |name: &str| {
         head.values(name).any(|value| is_connection_specific_request_field(name.as_bytes(), value))
     };
@@ -171,9 +172,9 @@ struct Pseudo<'a> {
     authority: Option<&'a [u8]>,
 }
 
-impl Pseudo<'_> {
+impl<'a> Pseudo<'a> {
     /// The resource name, if all pseudo-headers are valid.
-    fn resource(&self) -> Result<String, RequestError> {
+    fn resource(&self) -> Result<&'a str, RequestError> {
         // RFC 8441 §4: :protocol on CONNECT, along with :scheme and :path.
         let (Some(method), Some(protocol), Some(scheme), Some(path)) =
             (self.method, self.protocol, self.scheme, self.path)
@@ -192,7 +193,7 @@ impl Pseudo<'_> {
             return Err(RequestError::Scheme);
         }
         let path = core::str::from_utf8(path).map_err(|_| RequestError::Target)?;
-        if is_resource(path.as_bytes()) { Ok(String::from(path)) } else { Err(RequestError::Target) }
+        if is_resource(path.as_bytes()) { Ok(path) } else { Err(RequestError::Target) }
     }
 }
 

@@ -3,16 +3,18 @@
 //! This module makes the checks that every server must make. The application decides about origins, paths and cookies:
 //! [`Request`] has all of them.
 
+use alloc::borrow::Cow;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 
 use super::error::{HandshakeError, Malformed, Misuse, RequestError};
 use super::extensions::{Extension, parse_lines};
 use super::head::{Head, Occurs, RequestHead, Version};
 use super::key::{accept_key, is_key};
-use super::response::Response;
-use super::token::{is_token, list, list_contains};
+use super::response::{Response, check_header};
+use super::token::{is_connection_specific, is_token, list, list_contains};
 use super::uri::{is_authority, split_target};
 use super::{HTTP2_STATUS, Negotiated, VERSION};
 use crate::deflate::DeflateConfig;
@@ -20,9 +22,10 @@ use crate::deflate::DeflateConfig;
 /// A valid opening handshake.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Request {
+    /// The fields, and the texts below.
     pub(super) head: Head,
-    pub(super) resource: String,
-    pub(super) host: String,
+    pub(super) resource: Range<usize>,
+    pub(super) host: Range<usize>,
     /// The answer to the key; `None` over HTTP/2, which has no key (RFC 8441 §5).
     pub(super) accept: Option<[u8; 28]>,
 }
@@ -42,8 +45,8 @@ pub struct Acceptance<'a> {
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
-            .field("host", &self.host)
-            .field("path", &self.resource.split('?').next())
+            .field("host", &self.host())
+            .field("path", &self.path())
             .field("headers", &self.head)
             .finish_non_exhaustive()
     }
@@ -88,22 +91,21 @@ impl Request {
         version: Version,
         headers: impl IntoIterator<Item = (N, &'a [u8])>,
     ) -> Result<Self, HandshakeError> {
-        let head = Head::from_fields(headers).map_err(RequestError::Malformed)?;
-        let (resource, host) = check_request_line(method, target, version, &head)?;
+        let mut head = Head::from_fields(headers).map_err(RequestError::Malformed)?;
+        let target = head.push_text(target);
+        let (resource, host) = check_request_line(method == "GET", target, version, &mut head)?;
         Ok(Self::from_fields(head, resource, host)?)
     }
 
     /// Checks a head that was read from bytes.
     pub(super) fn from_head(request: RequestHead) -> Result<Self, RequestError> {
-        let RequestHead { method, target, version, head } = request;
-        let (Some(method), Some(target)) = (head.text(method), head.text(target)) else {
-            return Err(RequestError::Malformed(Malformed::StartLine));
-        };
-        let (resource, host) = check_request_line(method, target, version, &head)?;
+        let RequestHead { method, target, version, mut head } = request;
+        let is_get = head.text(method).ok_or(Malformed::StartLine)? == "GET";
+        let (resource, host) = check_request_line(is_get, target, version, &mut head)?;
         Self::from_fields(head, resource, host)
     }
 
-    fn from_fields(head: Head, resource: String, host: String) -> Result<Self, RequestError> {
+    fn from_fields(head: Head, resource: Range<usize>, host: Range<usize>) -> Result<Self, RequestError> {
         check_no_body(&head)?;
         check_upgrade(&head)?;
         check_version(&head)?;
@@ -114,24 +116,30 @@ impl Request {
 
     /// The resource name: path and query (RFC 6455 §3).
     pub fn resource(&self) -> &str {
-        &self.resource
+        self.text(&self.resource)
     }
 
     /// The path as it was sent; it always begins with `/`.
     pub fn path(&self) -> &str {
-        self.resource.split_once('?').map_or(&*self.resource, |(path, _)| path)
+        let resource = self.resource();
+        resource.split_once('?').map_or(resource, |(path, _)| path)
     }
 
     /// The query, without its `?`.
     pub fn query(&self) -> Option<&str> {
-        self.resource.split_once('?').map(|(_, query)| query)
+        self.resource().split_once('?').map(|(_, query)| query)
     }
 
     /// The authority of the server: host, and port if it is not the scheme's default.
     ///
     /// It is `Host`, or the authority of a target in absolute form (RFC 9112 §3.2.2).
     pub fn host(&self) -> &str {
-        &self.host
+        self.text(&self.host)
+    }
+
+    fn text(&self, range: &Range<usize>) -> &str {
+        // Both were text when they were checked.
+        self.head.text(range.clone()).unwrap_or_default()
     }
 
     /// The origin of the web page that opens the connection. A server that is not meant for every page refuses unknown origins
@@ -176,64 +184,94 @@ impl Request {
     /// # Errors
     /// [`Misuse`]: the client did not offer the subprotocol, or a header cannot be sent.
     pub fn accept(&self, acceptance: &Acceptance<'_>) -> Result<(Response, Negotiated), Misuse> {
-        let mut response = Response::new(if self.accept.is_some() { 101 } else { HTTP2_STATUS });
-        if let Some(accept) = self.accept {
+        let mut response = Response::new(self.accepted_status());
+        let negotiated = self.accept_with(acceptance, |name, value| response.push_copy(name, value))?;
+        Ok((response, negotiated))
+    }
+
+    /// The status of the response that [`accept`](Self::accept) returns.
+    pub fn accepted_status(&self) -> u16 {
+        if self.accept.is_some() { 101 } else { HTTP2_STATUS }
+    }
+
+    /// As [`accept`](Self::accept), for a library that has a list of headers of its own: passes each header of the response to `push`, in
+    /// order.
+    ///
+    /// # Errors
+    /// As for `accept`. Some headers may have been passed.
+    pub fn accept_with(
+        &self,
+        acceptance: &Acceptance<'_>,
+        mut push: impl FnMut(&str, &[u8]),
+    ) -> Result<Negotiated, Misuse> {
+        let is_http1 = self.accept.is_some();
+        if let Some(accept) = &self.accept {
             // RFC 6455 §4.2.2, item 5.
-            response.push("Upgrade", b"websocket");
-            response.push("Connection", b"Upgrade");
-            response.push("Sec-WebSocket-Accept", accept.to_vec());
+            push("Upgrade", b"websocket");
+            push("Connection", b"Upgrade");
+            push("Sec-WebSocket-Accept", accept);
         }
+        let mut push = |name: &str, value: &[u8]| {
+            if is_http1 {
+                push(name, value);
+            } else if !is_connection_specific(name.as_bytes()) {
+                // RFC 9113 §8.2.
+                push(&name.to_ascii_lowercase(), value);
+            }
+        };
         let mut negotiated = Negotiated::default();
         if let Some(subprotocol) = acceptance.subprotocol {
             // RFC 6455 §4.2.2, item 4: the value "MUST be derived from the client's handshake".
             if !self.subprotocols().any(|offered| offered == subprotocol) {
                 return Err(Misuse::SubprotocolNotOffered);
             }
-            response.push("Sec-WebSocket-Protocol", subprotocol.as_bytes().to_vec());
+            push("Sec-WebSocket-Protocol", subprotocol.as_bytes());
             negotiated.subprotocol = Some(String::from(subprotocol));
         }
         if let Some(deflate) = acceptance.deflate {
             let mut accepted = String::new();
             negotiated.deflate = deflate.accept_offers(self.extensions().iter(), &mut accepted);
             if negotiated.deflate.is_some() {
-                response.push("Sec-WebSocket-Extensions", accepted.into_bytes());
+                push("Sec-WebSocket-Extensions", accepted.as_bytes());
             }
         }
         for (name, value) in acceptance.headers {
-            response.push_checked(name, value)?;
+            check_header(name, value)?;
+            push(name, value.as_bytes());
         }
-        let response = if self.accept.is_some() { response } else { response.into_http2() };
-        Ok((response, negotiated))
+        Ok(negotiated)
     }
 }
 
 /// Checks the request line and `Host`. Returns the resource name and the host.
 fn check_request_line(
-    method: &str,
-    target: &str,
+    is_get: bool,
+    target: Range<usize>,
     version: Version,
-    head: &Head,
-) -> Result<(String, String), RequestError> {
+    head: &mut Head,
+) -> Result<(Range<usize>, Range<usize>), RequestError> {
     // RFC 6455 §4.2.1, item 1: an HTTP/1.1 or higher GET request with a resource name or an absolute URI.
     if version == Version::Http10 {
         return Err(RequestError::HttpVersionTooLow);
     }
-    if method != "GET" {
+    if !is_get {
         return Err(RequestError::Method);
     }
+    let target = head.text(target).ok_or(Malformed::StartLine)?;
     let (authority, resource) = split_target(target).ok_or(RequestError::Target)?;
     // RFC 6455 §4.2.1, item 2; RFC 9112 §3.2: exactly one, whatever the target.
     let host = match head.one("host") {
-        Occurs::Once(host) => host,
+        Occurs::Once(host) if is_authority(host) => host,
+        Occurs::Once(_) => return Err(RequestError::HostInvalid),
         Occurs::Never => return Err(RequestError::HostMissing),
         Occurs::Often => return Err(RequestError::HostDuplicate),
     };
-    let host = core::str::from_utf8(host).map_err(|_| RequestError::HostInvalid)?;
-    if !is_authority(host.as_bytes()) {
-        return Err(RequestError::HostInvalid);
-    }
     // RFC 9112 §3.2.2: the host of an absolute-form target takes the place of `Host`.
-    let host = String::from(authority.unwrap_or(host));
+    let host = head.range_of(authority.map_or(host, str::as_bytes));
+    let resource = match resource {
+        Cow::Borrowed(resource) => head.range_of(resource.as_bytes()),
+        Cow::Owned(resource) => head.push_text(&resource),
+    };
     Ok((resource, host))
 }
 
@@ -248,20 +286,24 @@ fn check_no_body(head: &Head) -> Result<(), RequestError> {
 
 fn check_upgrade(head: &Head) -> Result<(), RequestError> {
     // RFC 6455 §4.2.1, item 3: Upgrade contains "websocket", in any case.
-    if !head.has("upgrade") {
-        return Err(RequestError::UpgradeMissing);
-    }
-    if !head.values("upgrade").any(|value| list_contains(value, "websocket")) {
-        return Err(RequestError::UpgradeInvalid);
+    match names(head, "upgrade", "websocket") {
+        None => return Err(RequestError::UpgradeMissing),
+        Some(false) => return Err(RequestError::UpgradeInvalid),
+        Some(true) => {}
     }
     // RFC 6455 §4.2.1, item 4: Connection includes the token "Upgrade", in any case.
-    if !head.has("connection") {
-        return Err(RequestError::ConnectionMissing);
+    match names(head, "connection", "upgrade") {
+        None => Err(RequestError::ConnectionMissing),
+        Some(false) => Err(RequestError::ConnectionInvalid),
+        Some(true) => Ok(()),
     }
-    if !head.values("connection").any(|value| list_contains(value, "upgrade")) {
-        return Err(RequestError::ConnectionInvalid);
-    }
-    Ok(())
+}
+
+/// Whether the lists of this field contain an element; `None` without the field.
+fn names(head: &Head, field: &str, element: &str) -> Option<bool> {
+    let mut lists = head.values(field).map(|list| list_contains(list, element));
+    let first = lists.next()?;
+    Some(first || lists.any(|contains| contains))
 }
 
 /// RFC 6455 §4.2.1, item 6; §4.2.2, item 4; §11.3.5: at most once.

@@ -150,8 +150,13 @@ impl Response {
     /// Adds a header of the caller.
     pub(super) fn push_checked(&mut self, name: &str, value: &str) -> Result<(), Misuse> {
         check_header(name, value)?;
-        self.headers.push((Cow::Owned(String::from(name)), Cow::Owned(value.as_bytes().to_vec())));
+        self.push_copy(name, value.as_bytes());
         Ok(())
+    }
+
+    /// Adds a header that was checked.
+    pub(super) fn push_copy(&mut self, name: &str, value: &[u8]) {
+        self.headers.push((Cow::Owned(String::from(name)), Cow::Owned(value.to_vec())));
     }
 
     /// The response in the form of HTTP/2: names in lower case (RFC 9113 §8.2), no connection-specific headers.

@@ -35,7 +35,9 @@ pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// Whether a comma-separated list contains this element, in any case.
 #[inline(never)]
 pub(crate) fn list_contains(value: &[u8], element: &str) -> bool {
-    list(value).any(|candidate| candidate.eq_ignore_ascii_case(element.as_bytes()))
+    let is_element = |candidate: &[u8]| candidate.eq_ignore_ascii_case(element.as_bytes());
+    // Most lists are nothing but the element.
+    is_element(value) || list(value).any(is_element)
 }
 
 /// Whether a header field may have this value (RFC 9110 §5.5): no control byte except the tab, so that it can neither end its line

@@ -3,9 +3,9 @@
 
 use alloc::borrow::Cow;
 use alloc::format;
-use alloc::string::String;
 use core::fmt;
 use core::net::Ipv6Addr;
+use core::ops::Range;
 
 /// A `ws` or `wss` URI.
 ///
@@ -79,7 +79,8 @@ impl<'a> Uri<'a> {
         if authority.contains('@') {
             return Err(UriError::UserInfo);
         }
-        let (host, port) = split_port(authority).ok_or(UriError::Authority)?;
+        let (host, port) = split_port(authority.as_bytes()).ok_or(UriError::Authority)?;
+        let host = &authority[host];
         // RFC 6455 §3: the default ports are 80 and 443.
         let default_port = if secure { 443 } else { 80 };
         let port = port.unwrap_or(default_port);
@@ -132,46 +133,51 @@ pub(crate) fn split_authority(rest: &str) -> (&str, Cow<'_, str>) {
     (authority, resource)
 }
 
-/// The host and the port of an authority; `None` when it is malformed.
-fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
-    let (host, port) = match authority.strip_prefix('[') {
-        Some(rest) => {
+/// Where the host of an authority is, without brackets, and the port; `None` when it is malformed.
+fn split_port(authority: &[u8]) -> Option<(Range<usize>, Option<u16>)> {
+    let (host, rest) = match authority.strip_prefix(b"[") {
+        Some(literal) => {
             // RFC 3986 §3.2.2: IP-literal, without IPvFuture, which nothing uses.
-            let (host, rest) = rest.split_once(']')?;
-            host.parse::<Ipv6Addr>().ok()?;
-            (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
+            let len = literal.iter().position(|&byte| byte == b']')?;
+            core::str::from_utf8(&literal[..len]).ok()?.parse::<Ipv6Addr>().ok()?;
+            (1..1 + len, &literal[len + 1..])
         }
         None => {
-            let (host, port) = match authority.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (authority, None),
-            };
-            if host.is_empty() || !host.bytes().all(is_reg_name_byte) {
-                return None;
-            }
-            (host, port)
+            let len = authority.iter().take_while(|&&byte| REG_NAME[usize::from(byte)]).count();
+            (len > 0).then_some((0..len, &authority[len..]))?
         }
     };
-    match port {
-        // RFC 3986 §3.2.3: `port = *DIGIT`.
-        None | Some("") => Some((host, None)),
-        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Some((host, Some(port.parse().ok()?)))
-        }
-        Some(_) => None,
-    }
+    // RFC 3986 §3.2.3: `port = *DIGIT`.
+    let port = match rest {
+        [] | [b':'] => None,
+        [b':', digits @ ..] => Some(digits.iter().try_fold(0_u16, |port, digit| {
+            let digit = digit.is_ascii_digit().then(|| u16::from(digit - b'0'))?;
+            port.checked_mul(10)?.checked_add(digit)
+        })?),
+        _ => return None,
+    };
+    Some((host, port))
 }
 
 /// RFC 3986 §3.2.2: `reg-name`, without the comma: no host contains one, and proxies join repeated headers with it.
-fn is_reg_name_byte(byte: u8) -> bool {
-    matches!(byte, b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$' | b'&' | b'\''..=b'+' | b';' | b'=')
-        || byte.is_ascii_alphanumeric()
-}
+const REG_NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 0x80 {
+        table[byte as usize] = byte.is_ascii_alphanumeric()
+            || matches!(
+                byte,
+                b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$' | b'&' | b'\''..=b'+' | b';' | b'='
+            );
+        byte += 1;
+    }
+    table
+};
 
 /// Whether this is a valid `Host` or `:authority`: a host with an optional port up to 65,535, without a user (RFC 9110 §7.2, RFC 3986
 /// §3.2). An empty host is not one.
 pub fn is_authority(bytes: &[u8]) -> bool {
-    core::str::from_utf8(bytes).is_ok_and(|authority| split_port(authority).is_some())
+    split_port(bytes).is_some()
 }
 
 /// Whether this is a resource name (RFC 6455 §3): it begins with `/` and consists of visible ASCII without `#`. Visible characters that
@@ -182,7 +188,7 @@ pub(crate) fn is_resource(bytes: &[u8]) -> bool {
 
 /// The authority (in an absolute-form target) and the resource name of a request's target; `None` when it is neither
 /// origin-form nor an absolute `http` or `https` URI (RFC 6455 §4.2.1).
-pub(crate) fn split_target(target: &str) -> Option<(Option<&str>, String)> {
+pub(crate) fn split_target(target: &str) -> Option<(Option<&str>, Cow<'_, str>)> {
     let (authority, resource) = if target.starts_with('/') {
         (None, Cow::Borrowed(target))
     } else {
@@ -194,7 +200,7 @@ pub(crate) fn split_target(target: &str) -> Option<(Option<&str>, String)> {
         is_authority(authority.as_bytes()).then_some(())?;
         (Some(authority), resource)
     };
-    is_resource(resource.as_bytes()).then(|| (authority, resource.into_owned()))
+    is_resource(resource.as_bytes()).then_some((authority, resource))
 }
 
 #[cfg(test)]
@@ -261,10 +267,9 @@ mod tests {
     #[test]
     fn accepts_targets_in_origin_and_absolute_form() {
         // RFC 6455 §4.2.1, item 1.
-        let split = |target| split_target(target).map(|(host, resource)| (host.map(String::from), resource));
-        assert_eq!(split("/chat?x"), Some((None, "/chat?x".into())));
-        assert_eq!(split("HTTP://a:1/b"), Some((Some("a:1".into()), "/b".into())));
-        assert_eq!(split("https://a?b"), Some((Some("a".into()), "/?b".into())));
+        assert_eq!(split_target("/chat?x"), Some((None, "/chat?x".into())));
+        assert_eq!(split_target("HTTP://a:1/b"), Some((Some("a:1"), "/b".into())));
+        assert_eq!(split_target("https://a?b"), Some((Some("a"), "/?b".into())));
         for target in [
             "*",
             "a:80",
@@ -277,7 +282,7 @@ mod tests {
             "/é",
             "http://a/#",
         ] {
-            assert_eq!(split(target), None, "{target}");
+            assert_eq!(split_target(target), None, "{target}");
         }
     }
 }
