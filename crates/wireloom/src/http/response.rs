@@ -44,6 +44,11 @@ impl Response {
         }
     }
 
+    /// The answer that accepts a handshake: also 101, which [`new`](Self::new) does not accept.
+    pub(super) fn switching(status: u16, headers: Headers) -> Self {
+        Self { status, headers, ..Self::new(200) }
+    }
+
     /// Text.
     pub fn text(status: u16, text: impl Into<String>) -> Self {
         Self::new(status).with_body("text/plain; charset=utf-8", text.into())

@@ -15,7 +15,6 @@ use wireloom_ws::handshake::{self, Acceptance, Negotiated};
 use super::Response;
 #[cfg(any(feature = "http2", feature = "hyper"))]
 use crate::error::HttpError;
-#[cfg(feature = "http2")]
 use crate::headers::Headers;
 use crate::registry::Registration;
 #[cfg(feature = "hyper")]
@@ -24,6 +23,12 @@ use crate::transport::Io;
 #[cfg(feature = "http2")]
 use crate::transport::Transport;
 use crate::websocket::{Driven, IoUring, SharedConfig, WebSocket, WebSocketConfig};
+
+/// The fields of most answers to a handshake, with room for a subprotocol and extensions.
+const ANSWER_FIELDS: usize = 5;
+
+/// The bytes of their names and values.
+const ANSWER_LEN: usize = 192;
 
 /// The server that hands the connection over after the response.
 #[derive(Clone, Debug)]
@@ -113,10 +118,12 @@ impl Upgrade {
             deflate: self.deflate.as_ref(),
             headers: &headers,
         };
-        let Ok((answer, negotiated)) = self.request.accept(&acceptance) else {
+        let mut answer = Headers::with_capacity(ANSWER_FIELDS, ANSWER_LEN);
+        let push = |name: &str, value: &[u8]| answer.push_unchecked(name.as_bytes(), value);
+        let Ok(negotiated) = self.request.accept_with(&acceptance, push) else {
             return Response::text(500, "a header of the response is invalid\n");
         };
-        let mut response = Response::from(&answer);
+        let mut response = Response::switching(self.request.accepted_status(), answer);
         response.opening = Some(Box::new(Opening {
             negotiated,
             deflate: self.deflate,
