@@ -170,6 +170,10 @@ impl Request {
         self.head.text(self.method)
     }
 
+    pub(crate) fn is_method(&self, method: &str) -> bool {
+        self.head.at(self.method) == method.as_bytes()
+    }
+
     /// The target as it was sent; over HTTP/2, the path.
     pub fn target(&self) -> &str {
         self.head.text(self.target)

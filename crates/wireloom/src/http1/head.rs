@@ -1,8 +1,6 @@
 //! Heads of HTTP/1.1 requests and responses (RFC 9112 §2 to §5): finds their end, and validates requests. The WebSocket core parses them,
 //! as it does for its handshakes.
 
-use std::io::BufRead as _;
-
 use wireloom_ws::handshake::error::Malformed;
 use wireloom_ws::handshake::uri::is_authority;
 use wireloom_ws::handshake::{
@@ -32,20 +30,35 @@ pub(crate) type Refusal = (u16, &'static str);
 /// so that each byte is searched once, however slowly they arrive.
 pub(crate) fn end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
     // The bytes before may end with LF or LF CR.
-    let mut at = scanned.saturating_sub(3);
-    loop {
-        // Reading from memory does not fail.
-        at += (&bytes[at..]).skip_until(b'\n').unwrap_or_default();
-        match bytes[at..] {
-            [b'\n', ..] => return Some(at + 1),
-            [b'\r', b'\n', ..] => return Some(at + 2),
-            [] => {
-                *scanned = bytes.len();
-                return None;
-            }
+    let from = scanned.saturating_sub(3);
+    for at in line_ends(&bytes[from..]) {
+        match bytes[from + at..] {
+            [b'\n', ..] => return Some(from + at + 1),
+            [b'\r', b'\n', ..] => return Some(from + at + 2),
             _ => {}
         }
     }
+    *scanned = bytes.len();
+    None
+}
+
+/// The indices behind each LF. Eight bytes are searched at a time: most lines are short.
+fn line_ends(bytes: &[u8]) -> impl Iterator<Item = usize> {
+    const LOW: u64 = u64::from_ne_bytes([0x7F; 8]);
+    let (words, rest) = bytes.as_chunks::<8>();
+    let in_words = words.iter().enumerate().flat_map(|(number, word)| {
+        let differs = u64::from_le_bytes(*word) ^ u64::from_ne_bytes([b'\n'; 8]);
+        // The highest bit of each byte that is LF.
+        let mut found = !(((differs & LOW) + LOW) | differs | LOW);
+        std::iter::from_fn(move || {
+            let bit = (found != 0).then(|| found.trailing_zeros() as usize)?;
+            found &= found - 1;
+            Some(number * 8 + bit / 8 + 1)
+        })
+    });
+    let rest_start = bytes.len() - rest.len();
+    let in_rest = rest.iter().enumerate().filter(|&(_, &byte)| byte == b'\n');
+    in_words.chain(in_rest.map(move |(at, _)| rest_start + at + 1))
 }
 
 /// Parses and validates the whole head of a request.

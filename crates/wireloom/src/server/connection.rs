@@ -315,7 +315,7 @@ impl Connection {
         let head = head::parse(head)?;
         let mut request = Request::http1(head.headers, head.method, head.target, head.version, &self.origin);
         // RFC 9110 §9.3.6: this server is not a proxy.
-        if request.method() == "CONNECT" {
+        if request.is_method("CONNECT") {
             return Err((501, "this server is not a proxy"));
         }
         let framing = Framing::of(request.head(), request.version())?;
@@ -651,7 +651,7 @@ impl RequestTraits {
     fn of(request: &Request) -> Self {
         Self {
             version: request.version(),
-            is_head: request.method() == "HEAD",
+            is_head: request.is_method("HEAD"),
             keep_alive: request.version() == Version::Http11 && !request.names("connection", "close"),
             trailers: request.names("te", "trailers"),
         }

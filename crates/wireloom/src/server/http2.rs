@@ -213,7 +213,7 @@ async fn answer(
 ) -> Option<Running> {
     let Exchange { key, request, tunnel, head: _head } = exchange;
     let mut unanswered = ResetUnlessAnswered { shared: &shared, key, answered: false };
-    let (is_head, is_connect) = (request.method() == "HEAD", request.method() == "CONNECT");
+    let (is_head, is_connect) = (request.is_method("HEAD"), request.is_method("CONNECT"));
     let (mut response, _) = panic::answer(&registry, &*handler, request).await;
     unanswered.answered = true;
     let opening = response.opening.take();
