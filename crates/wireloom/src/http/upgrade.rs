@@ -1,5 +1,6 @@
 //! Upgrades of requests to WebSockets, over HTTP/1.1 and HTTP/2.
 
+use std::borrow::Cow;
 #[cfg(feature = "hyper")]
 use std::net::Ipv4Addr;
 use std::pin::Pin;
@@ -119,7 +120,7 @@ impl Upgrade {
             headers: &headers,
         };
         let mut answer = Headers::with_capacity(ANSWER_FIELDS, ANSWER_LEN);
-        let push = |name: &str, value: &[u8]| answer.push_unchecked(name.as_bytes(), value);
+        let push = |name: Cow<'_, str>, value: &[u8]| answer.push_unchecked(name.as_bytes(), value);
         let Ok(negotiated) = self.request.accept_with(&acceptance, push) else {
             return Response::text(500, "a header of the response is invalid\n");
         };

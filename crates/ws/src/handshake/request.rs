@@ -185,7 +185,7 @@ impl Request {
     /// [`Misuse`]: the client did not offer the subprotocol, or a header cannot be sent.
     pub fn accept(&self, acceptance: &Acceptance<'_>) -> Result<(Response, Negotiated), Misuse> {
         let mut response = Response::new(self.accepted_status());
-        let negotiated = self.accept_with(acceptance, |name, value| response.push_copy(name, value))?;
+        let negotiated = self.accept_with(acceptance, |name, value| response.push(name, value.to_vec()))?;
         Ok((response, negotiated))
     }
 
@@ -202,21 +202,21 @@ impl Request {
     pub fn accept_with(
         &self,
         acceptance: &Acceptance<'_>,
-        mut push: impl FnMut(&str, &[u8]),
+        mut push: impl FnMut(Cow<'static, str>, &[u8]),
     ) -> Result<Negotiated, Misuse> {
         let is_http1 = self.accept.is_some();
         if let Some(accept) = &self.accept {
             // RFC 6455 §4.2.2, item 5.
-            push("Upgrade", b"websocket");
-            push("Connection", b"Upgrade");
-            push("Sec-WebSocket-Accept", accept);
+            push(Cow::Borrowed("Upgrade"), b"websocket");
+            push(Cow::Borrowed("Connection"), b"Upgrade");
+            push(Cow::Borrowed("Sec-WebSocket-Accept"), accept);
         }
-        let mut push = |name: &str, value: &[u8]| {
+        let mut push = |name: Cow<'static, str>, value: &[u8]| {
             if is_http1 {
                 push(name, value);
             } else if !is_connection_specific(name.as_bytes()) {
                 // RFC 9113 §8.2.
-                push(&name.to_ascii_lowercase(), value);
+                push(Cow::Owned(name.to_ascii_lowercase()), value);
             }
         };
         let mut negotiated = Negotiated::default();
@@ -225,19 +225,19 @@ impl Request {
             if !self.subprotocols().any(|offered| offered == subprotocol) {
                 return Err(Misuse::SubprotocolNotOffered);
             }
-            push("Sec-WebSocket-Protocol", subprotocol.as_bytes());
+            push(Cow::Borrowed("Sec-WebSocket-Protocol"), subprotocol.as_bytes());
             negotiated.subprotocol = Some(String::from(subprotocol));
         }
         if let Some(deflate) = acceptance.deflate {
             let mut accepted = String::new();
             negotiated.deflate = deflate.accept_offers(self.extensions().iter(), &mut accepted);
             if negotiated.deflate.is_some() {
-                push("Sec-WebSocket-Extensions", accepted.as_bytes());
+                push(Cow::Borrowed("Sec-WebSocket-Extensions"), accepted.as_bytes());
             }
         }
         for (name, value) in acceptance.headers {
             check_header(name, value)?;
-            push(name, value.as_bytes());
+            push(Cow::Owned(String::from(*name)), value.as_bytes());
         }
         Ok(negotiated)
     }

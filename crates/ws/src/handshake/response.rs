@@ -142,21 +142,16 @@ impl Response {
         Self { headers: head.fields().map(owned).collect(), ..Self::new(status) }
     }
 
-    /// Adds a header that the handshake itself writes.
-    pub(super) fn push(&mut self, name: &'static str, value: impl Into<Cow<'static, [u8]>>) {
-        self.headers.push((Cow::Borrowed(name), value.into()));
+    /// Adds a header that was checked, or that the handshake itself writes.
+    pub(super) fn push(&mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Cow<'static, [u8]>>) {
+        self.headers.push((name.into(), value.into()));
     }
 
     /// Adds a header of the caller.
     pub(super) fn push_checked(&mut self, name: &str, value: &str) -> Result<(), Misuse> {
         check_header(name, value)?;
-        self.push_copy(name, value.as_bytes());
+        self.push(String::from(name), value.as_bytes().to_vec());
         Ok(())
-    }
-
-    /// Adds a header that was checked.
-    pub(super) fn push_copy(&mut self, name: &str, value: &[u8]) {
-        self.headers.push((Cow::Owned(String::from(name)), Cow::Owned(value.to_vec())));
     }
 
     /// The response in the form of HTTP/2: names in lower case (RFC 9113 §8.2), no connection-specific headers.
