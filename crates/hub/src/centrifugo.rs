@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, check_prefix};
 
 /// Settings that have a counterpart with the same meaning: Centrifugo's path, and the section and name here.
 const SAME: [(&str, &str, &str); 30] = [
@@ -108,6 +108,11 @@ const ALWAYS: [(&str, &str); 4] = [
     ("channel.user_separator", ","),
 ];
 
+/// Where names begin in what nodes share, and how they do by default: there as here, hubs with the default share everything.
+const PREFIXES: [&str; 4] =
+    ["engine.redis.prefix", "broker.nats.prefix", "broker.redis.prefix", "presence_manager.redis.prefix"];
+const DEFAULT_PREFIX: &str = "centrifugo";
+
 /// Settings that are on here always.
 const ALWAYS_ON: [&str; 5] = [
     "sse.enabled",
@@ -185,6 +190,18 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
         if let Some(value) = take(&mut root, path).filter(|value| !is_empty(value) && !is_no_limit(value)) {
             sections.entry(section).or_default().push((name, value));
         }
+    }
+    // Here there is one.
+    let mut prefix = None;
+    for path in PREFIXES {
+        let Some(other) = take(&mut root, path).filter(|value| !is_empty(value)) else { continue };
+        let is_valid = other.as_str().is_some_and(|other| check_prefix(other).is_ok());
+        if !is_valid || *prefix.get_or_insert_with(|| other.clone()) != other {
+            unknown.push(path.to_owned());
+        }
+    }
+    if let Some(prefix) = prefix.filter(|prefix| prefix != DEFAULT_PREFIX) {
+        sections.entry("engine").or_default().push(("prefix", prefix));
     }
     for (path, section) in ENDPOINTS {
         for (own, name) in SAME_OF_ENDPOINT {
@@ -367,7 +384,8 @@ mod tests {
                 "without_namespace": { "force_recovery_mode": "", "channel_regex": "", "allowed_delta_types": null },
                 "private_prefix": "$", "namespace_boundary": ":", "user_boundary": "#", "user_separator": ","
             },
-            "http_stream": { "enabled": true }
+            "http_stream": { "enabled": true },
+            "engine": { "redis": { "prefix": "centrifugo" } }, "broker": { "nats": { "prefix": "centrifugo" } }
         }"##,
         );
         let Converted { toml, unknown } = converted.unwrap();
@@ -480,6 +498,24 @@ mod tests {
             .map(|name| (config.namespaces[name].subscribe, config.namespaces[name].subscribe_proxy));
         assert_eq!(decided, [(Access::Token, false), (Access::Token, true), (Access::Client, false)]);
         assert_eq!(converted.unknown, ["channel.namespaces.a.subscribe_proxy_name"]);
+    }
+
+    #[test]
+    fn hubs_that_are_apart_stay_apart() {
+        let prefix = |rest: &str| {
+            let json = format!(r#"{{ "http_api": {{ "key": "k" }}, {rest} }}"#);
+            let Converted { toml, unknown } = convert_centrifugo(&json).unwrap();
+            (HubConfig::from_toml(&toml).unwrap().engine.prefix, unknown)
+        };
+        let nats = r#""broker": { "nats": { "prefix": "staging" } }"#;
+        assert_eq!(prefix(nats), ("staging".into(), vec![]));
+        let redis = |own: &str| format!(r#""engine": {{ "redis": {{ "prefix": "{own}" }} }}"#);
+        assert_eq!(prefix(&redis("staging")), ("staging".into(), vec![]));
+        assert_eq!(prefix(&format!("{}, {nats}", redis("staging"))), ("staging".into(), vec![]));
+        let listed = vec!["broker.nats.prefix".to_owned()];
+        assert_eq!(prefix(&format!("{}, {nats}", redis("other"))), ("other".into(), listed));
+        let listed = vec!["engine.redis.prefix".to_owned()];
+        assert_eq!(prefix(&redis("my.app")), ("wl".into(), listed));
     }
 
     #[test]

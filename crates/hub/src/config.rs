@@ -53,6 +53,8 @@ pub struct HubConfig {
     pub events: EventsConfig,
     /// The memory of histories.
     pub history: HistoryConfig,
+    /// What nodes share.
+    pub engine: EngineConfig,
     /// The default namespace.
     pub channel: ChannelOptions,
     /// The other namespaces.
@@ -315,6 +317,21 @@ impl Default for HistoryConfig {
     }
 }
 
+/// What nodes share over NATS or Redis; takes effect when the engine is made.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EngineConfig {
+    /// How the names of this hub begin in Redis and in NATS: two hubs that share a server, such as production and staging, have different
+    /// ones. The nodes of a hub have the same. Up to 32 ASCII letters, digits and `-`. A node in memory or on disk has no use for it.
+    pub prefix: String,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self { prefix: "wl".into() }
+    }
+}
+
 /// The clients that have a right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -532,6 +549,7 @@ impl HubConfig {
         if !namespace.is_empty() && !config.namespaces.contains_key(namespace) {
             return Err(ConfigError(format!("client.personal_channel_namespace {namespace} does not exist")));
         }
+        check_prefix(&config.engine.prefix)?;
         check_origins(&client.allowed_origins)?;
         needs::check(&config)?;
         for (name, options) in config.all_options() {
@@ -605,6 +623,21 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
+
+/// The longest prefix. It is in a line of the NATS protocol twice.
+const PREFIX_LEN_MAX: usize = 32;
+
+/// Whether this can begin the names of a hub: it is a token of a subject of NATS, without dots, spaces and wildcards, and has no brace, which
+/// would choose the slot in a Redis Cluster. A colon, a dot or an underscore ends it.
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if (1..=PREFIX_LEN_MAX).contains(&prefix.len()) && prefix.bytes().all(is_valid) {
+        return Ok(());
+    }
+    Err(ConfigError(format!(
+        "engine.prefix {prefix:?} must have 1 to {PREFIX_LEN_MAX} characters, which are ASCII letters, digits or '-'"
+    )))
+}
 
 fn check_origins(origins: &[String]) -> Result<(), ConfigError> {
     let is_valid =
@@ -841,6 +874,12 @@ mod tests {
                 "shorter than history_ttl",
             ),
             ("[history]\nmeta_ttl = \"0s\"", "history.meta_ttl must not be 0"),
+            ("engine.prefix = \"\"", "engine.prefix \"\" must have 1 to 32 characters"),
+            ("engine.prefix = \"123456789012345678901234567890123\"", "must have 1 to 32 characters"),
+            ("engine.prefix = \"a.b\"", "engine.prefix \"a.b\" must have"),
+            ("engine.prefix = \"a_b\"", "engine.prefix \"a_b\" must have"),
+            ("engine.prefix = \"{a}\"", "engine.prefix \"{a}\" must have"),
+            ("engine.prefix = \"ä\"", "engine.prefix \"ä\" must have"),
             (
                 "[channel]\nforce_recovery = true",
                 "force_recovery needs a history (history_size and history_ttl)",

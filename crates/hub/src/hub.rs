@@ -273,20 +273,21 @@ impl Hub {
         self.0.engine().remove_history(channel).await
     }
 
-    /// Replaces the configuration. Connections stay; the new one applies to namespaces and tokens from now on. An engine in memory or on
-    /// disk keeps the limits of `[history]` that it was made with.
+    /// Replaces the configuration. Connections stay; the new one applies to namespaces and tokens from now on. An engine keeps the limits
+    /// of `[history]` and the prefix of `[engine]` that it was made with.
     ///
     /// # Errors
     /// A key of the configuration cannot be read; the old configuration stays.
     pub fn reload(&self, config: HubConfig) -> Result<(), ConfigError> {
         let before = self.0.settings();
         let settings = Settings::new(config, Some(&before))?;
-        let limits = |settings: &Settings| {
-            let history = &settings.config.history;
-            [("history.channels_max", history.channels_max), ("history.len_max", history.len_max)]
-        };
-        for ((name, before), (_, now)) in limits(&before).into_iter().zip(limits(&settings)) {
-            if before != now {
+        let (one, other) = (&before.config, &settings.config);
+        for (name, has_changed) in [
+            ("history.channels_max", one.history.channels_max != other.history.channels_max),
+            ("history.len_max", one.history.len_max != other.history.len_max),
+            ("engine.prefix", one.engine.prefix != other.engine.prefix),
+        ] {
+            if has_changed {
                 warn!("{name} has changed, which needs a restart");
             }
         }

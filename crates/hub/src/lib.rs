@@ -68,8 +68,8 @@ mod url;
 
 pub use centrifugo::{Converted, convert_centrifugo};
 pub use config::{
-    Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, DeltaType, EventsConfig, HistoryConfig,
-    HubConfig, ProxiesConfig, ProxyConfig, RecoveryMode, SlowPolicy, TokenConfig,
+    Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, DeltaType, EngineConfig, EventsConfig,
+    HistoryConfig, HubConfig, ProxiesConfig, ProxyConfig, RecoveryMode, SlowPolicy, TokenConfig,
 };
 pub use history::{History, HistoryQuery, Position, Recovery, Retention};
 pub use hooks::{

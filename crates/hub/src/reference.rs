@@ -10,12 +10,13 @@ use crate::config::{ConfigError, HubConfig};
 const SOURCE: &str = include_str!("config.rs");
 
 /// The sections of the file, and the structs that declare them.
-const SECTIONS: [(&str, &str); 13] = [
+const SECTIONS: [(&str, &str); 14] = [
     ("client", "ClientConfig"),
     ("token", "TokenConfig"),
     ("token.subscription", "TokenConfig"),
     ("api", "ApiConfig"),
     ("history", "HistoryConfig"),
+    ("engine", "EngineConfig"),
     ("proxy.connect", "ProxyConfig"),
     ("proxy.refresh", "ProxyConfig"),
     ("proxy.subscribe", "ProxyConfig"),

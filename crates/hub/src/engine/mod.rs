@@ -301,6 +301,13 @@ impl Drop for Counted<'_> {
     }
 }
 
+/// The prefix, if it is one.
+#[cfg(any(feature = "nats", feature = "redis"))]
+fn checked_prefix(prefix: &str) -> Result<&str, EngineError> {
+    crate::config::check_prefix(prefix).map_err(|error| EngineError::Refused(error.to_string()))?;
+    Ok(prefix)
+}
+
 /// Counts clients, and the different users among them.
 fn count<'a>(clients: impl Iterator<Item = &'a ClientInfo>) -> PresenceStatsResult {
     let mut num_clients = 0_u32;

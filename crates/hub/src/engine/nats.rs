@@ -1,21 +1,22 @@
 //! Several nodes through NATS: core subjects for fan-out, JetStream for histories, its key-value store for presence.
 //!
 //! ```text
-//! publish --> stream of the namespace: wlh.nEPOCHNAMESPACE.CHANNEL --republished by NATS, with its sequence--> wl.live.nEPOCHNAMESPACE.CHANNEL
-//! publish without history, join, leave ----------------------------------------------------------> wl.live.{p,m}.CHANNEL
-//! every node follows wl.live.*.CHANNEL for each channel with local subscribers
+//! publish --> stream of the namespace: P.log.nEPOCHNAMESPACE.CHANNEL --republished by NATS, with its sequence--> P.live.nEPOCHNAMESPACE.CHANNEL
+//! publish without history, join, leave ------------------------------------------------------------> P.live.{p,m}.CHANNEL
+//! every node follows P.live.*.CHANNEL for each channel with local subscribers; P is the prefix of the hub
 //! ```
 //!
 //! An offset is a sequence of the stream. With each publication, the server sends the sequence of the channel's
 //! previous one, so that a node notices a gap and reads the missing ones before it continues. The epoch is a name that the
 //! stream gets when it is made. It is in every subject, so that nothing of one epoch is taken for that of another.
 //!
-//! Layers: `backlog`, `newest`, `try_cell` → `streams` → `history`, `nodes` → `events`, `follower`, `presence`.
+//! Layers: `backlog`, `names`, `newest`, `try_cell` → `streams` → `history`, `nodes` → `events`, `follower`, `presence`.
 
 mod backlog;
 mod events;
 mod follower;
 mod history;
+mod names;
 mod newest;
 mod nodes;
 mod presence;
@@ -37,8 +38,9 @@ use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
 use self::follower::Follower;
+use self::names::{Names, encoded};
 use self::nodes::Announcements;
-use self::streams::{Nats, encoded, epoch, subject};
+use self::streams::{Nats, epoch, subject};
 use self::try_cell::TryCell;
 use super::commands::{self, Receiver};
 use super::peers::Peers;
@@ -48,7 +50,7 @@ use super::{
     MemoryEngine,
 };
 use crate::clock::{Clock, WarningLimit};
-use crate::config::RecoveryMode;
+use crate::config::{EngineConfig, RecoveryMode};
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Join, Leave, Publication, Push};
 use crate::random::token;
@@ -146,6 +148,16 @@ impl NatsEngine {
     /// # Errors
     /// A URL cannot be read, no server can be reached, or it runs without JetStream.
     pub async fn connect(urls: &str) -> Result<Self, EngineError> {
+        Self::connect_with_prefix(urls, &EngineConfig::default().prefix).await
+    }
+
+    /// Connects as [`connect`](Self::connect) does. The names of subjects, streams and buckets begin with the prefix: see
+    /// [`EngineConfig::prefix`].
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect), and the prefix has other characters than it may.
+    pub async fn connect_with_prefix(urls: &str, prefix: &str) -> Result<Self, EngineError> {
+        let names = Names::new(super::checked_prefix(prefix)?);
         let name = token();
         let reconnected = Arc::new(AtomicBool::new(false));
         let connected = reconnected.clone();
@@ -185,7 +197,7 @@ impl NatsEngine {
         jetstream.query_account().await.map_err(|error| {
             unavailable(format!("JetStream does not answer; is it on (nats-server -js)? {error}"))
         })?;
-        let nats = Arc::new(Nats::new(client, jetstream));
+        let nats = Arc::new(Nats::new(names, client, jetstream));
         let announcements = Announcements::subscribe(&nats, &name).await?;
         let engine = Self {
             nats,
@@ -293,7 +305,7 @@ impl NatsEngine {
         task: &OnceCell<AbortHandle>,
     ) -> Result<(), EngineError> {
         let start = || async {
-            let subject = format!("wl.live.*.{}", encoded(channel));
+            let subject = self.nats.names.live("*", &encoded(channel));
             let messages = self.nats.client.subscribe(subject).await.map_err(unavailable)?;
             self.nats.confirm_subscriptions().await?;
             let receiver: Arc<dyn Delivery> = self.receiver.clone();
@@ -339,7 +351,7 @@ impl Engine for NatsEngine {
             // Without NATS, only this node's subscribers receive it.
             let payload = publication.encode_to_vec();
             self.receiver.deliver_publication(channel, "", 0, &Arc::new(publication)).finish();
-            self.broadcast(format!("wl.live.p.{}", encoded(channel)), payload).await?;
+            self.broadcast(self.nats.names.live("p", &encoded(channel)), payload).await?;
             Ok(Position::default())
         })
     }
@@ -353,7 +365,7 @@ impl Engine for NatsEngine {
                     Push { leave: Some(Leave { info: Some(info) }), ..Push::default() }
                 }
             };
-            self.broadcast(format!("wl.live.m.{}", encoded(channel)), push.encode_to_vec()).await
+            self.broadcast(self.nats.names.live("m", &encoded(channel)), push.encode_to_vec()).await
         })
     }
 
@@ -466,7 +478,7 @@ impl Engine for NatsEngine {
             if !self.nats.is_connected() {
                 return Err(unavailable(NOT_CONNECTED));
             }
-            self.nats.client.publish(nodes::inbox(node), message.into()).await.map_err(unavailable)
+            self.nats.client.publish(self.nats.names.inbox(node), message.into()).await.map_err(unavailable)
         })
     }
 

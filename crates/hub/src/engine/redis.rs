@@ -1,7 +1,8 @@
 //! Several nodes through Redis or Valkey: streams for histories, PUB/SUB for fan-out, a hash for presence.
 //!
 //! ```text
-//! publish --> script: stream wl:{=CHANNEL}:s, position wl:{=CHANNEL}:m, PUBLISH wl:c:{=CHANNEL} --> every node with subscribers
+//! publish --> script: stream P:{=CHANNEL}:s, position P:{=CHANNEL}:m, PUBLISH P:c:{=CHANNEL} --> every node with subscribers
+//! P is the prefix of the hub
 //! ```
 //!
 //! One script stores a publication and announces it, so that the order of announcements is that of offsets. Offsets of a
@@ -13,11 +14,12 @@
 //! replica takes over. So a history belongs to one run of the server. Another run begins a new epoch for each channel, and
 //! clients are told that they cannot recover.
 //!
-//! Layers: `connection` → `live` + `script` → `events`.
+//! Layers: `names` → `connection` → `live` + `script` → `events`.
 
 mod connection;
 mod events;
 mod live;
+mod names;
 mod script;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +30,7 @@ use prost::Message as _;
 
 use self::connection::Connection;
 use self::live::Live;
+use self::names::Names;
 use self::script::{Part, Reading};
 use super::commands::{self, Receiver};
 use super::status::Status;
@@ -35,7 +38,7 @@ use super::{
     Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
     PRESENCE_REFRESH,
 };
-use crate::config::RecoveryMode;
+use crate::config::{EngineConfig, RecoveryMode};
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Join, Leave, Publication, Push};
 use crate::random::token;
@@ -83,7 +86,16 @@ impl RedisEngine {
     /// # Errors
     /// The URL cannot be read, or the server cannot be reached.
     pub async fn connect(url: &str) -> Result<Self, EngineError> {
-        let connection = Arc::new(Connection::new(url)?);
+        Self::connect_with_prefix(url, &EngineConfig::default().prefix).await
+    }
+
+    /// Connects as [`connect`](Self::connect) does. The names of keys and of channels begin with the prefix: see [`EngineConfig::prefix`].
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect), and the prefix has other characters than it may.
+    pub async fn connect_with_prefix(url: &str, prefix: &str) -> Result<Self, EngineError> {
+        let names = Names::new(super::checked_prefix(prefix)?);
+        let connection = Arc::new(Connection::new(url, names)?);
         let name = token();
         let live = Arc::new(Live::new(connection.clone(), name.clone()));
         live.connect().await?;
@@ -231,7 +243,7 @@ impl Engine for RedisEngine {
     }
 
     fn send_to_node<'a>(&'a self, node: &'a str, message: Vec<u8>) -> EngineFuture<'a, ()> {
-        Box::pin(async move { self.connection.publish(&live::inbox(node), &message).await })
+        Box::pin(async move { self.connection.publish(&self.connection.names.inbox(node), &message).await })
     }
 
     fn peers(&self) -> Vec<String> {

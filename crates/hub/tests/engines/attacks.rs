@@ -108,7 +108,7 @@ async fn nats_acknowledges_in_the_epoch_of_the_stream() {
         assert_eq!(publish(engine, "a", &number.to_string()).await.epoch, begin.epoch);
     }
     let client = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
-    async_nats::jetstream::new(client).delete_stream("WL_n").await.unwrap();
+    async_nats::jetstream::new(client).delete_stream("wl_n").await.unwrap();
     let next = publish(&two, "a", "next").await;
     let last = publish(&one, "a", "last").await;
     assert_ne!(next.epoch, begin.epoch);
@@ -425,7 +425,9 @@ async fn a_node_survives_what_others_publish_in_nats() {
     // `a` in base64.
     let subjects = ["wl.live.p.YQ", "wl.live.m.YQ", "wl.live.n.YQ", "wl.live.x.YQ", "wl.live.nxx.YQ"];
     for message in messages() {
-        for subject in [&*inbox, "wl.control", "wl.node.x", "wl.unused", "wlh.n.YQ"].iter().chain(&subjects) {
+        for subject in
+            [&*inbox, "wl.control", "wl.node.x", "wl.unused", "wl.log.n.YQ"].iter().chain(&subjects)
+        {
             raw.publish((*subject).to_owned(), Bytes::from(message.clone())).await.unwrap();
         }
     }
@@ -539,7 +541,7 @@ async fn commands_of_a_new_history_reach_a_node_that_was_cut_off_from_nats() {
     let (near, far) = (nats_engine(nats.port).await, nats_engine(link.port).await);
     let client = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
     let streams = async_nats::jetstream::new(client);
-    let replace = async || assert!(streams.delete_stream("WL_nAA").await.unwrap().success);
+    let replace = async || assert!(streams.delete_stream("wl_nAA").await.unwrap().success);
     cut_off(node(near).await, node(far).await, &link, replace).await;
 }
 
@@ -762,10 +764,10 @@ async fn what_nats_does_not_store_is_a_failure() {
     };
     let client = ClientInfo { client: "1".into(), ..ClientInfo::default() };
     let store = async |stream| match stream {
-        "WL_n" => engine.publish("a", publication("0"), Some(KEEP), "").await.map(drop),
+        "wl_n" => engine.publish("a", publication("0"), Some(KEEP), "").await.map(drop),
         _ => engine.add_presence("a", &client).await,
     };
-    for stream in ["WL_n", "KV_WL_PRESENCE"] {
+    for stream in ["wl_n", "KV_wl_presence"] {
         store(stream).await.unwrap();
         assert_eq!(engine.health().failure, None);
         let before = engine.health().failures;
@@ -971,7 +973,7 @@ async fn a_history_of_markers_is_read_to_its_end() {
         |size| Retention { size, ttl: Duration::from_secs(600), position_ttl: Duration::from_secs(600) };
     let position = engine.publish("a", Publication::default(), Some(retention(10)), "").await.unwrap();
     let raw = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
-    let stream = async_nats::jetstream::new(raw.clone()).get_stream("WL_n").await.unwrap();
+    let stream = async_nats::jetstream::new(raw.clone()).get_stream("wl_n").await.unwrap();
     let subject = stream.cached_info().config.subjects[0].replace('*', "YQ");
     let mut headers = async_nats::HeaderMap::new();
     headers.insert("KV-Operation", "DEL");
@@ -997,7 +999,7 @@ async fn a_stream_never_shrinks() {
         engine.publish("a", Publication::default(), Some(retention), "").await.unwrap();
     }
     let raw = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
-    let stream = async_nats::jetstream::new(raw).get_stream("WL_n").await.unwrap();
+    let stream = async_nats::jetstream::new(raw).get_stream("wl_n").await.unwrap();
     let config = &stream.cached_info().config;
     // One more than is promised.
     assert_eq!((config.max_messages_per_subject, config.max_age), (101, days(2)));

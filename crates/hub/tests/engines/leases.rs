@@ -139,7 +139,7 @@ async fn what_is_open_has_a_lease() {
 /// A node that can write and not read is not lost, and takes nobody else for lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_renewed_without_reading() {
-    const READS: &str = "$JS.API.DIRECT.GET.KV_WL_EVENTS_NODES";
+    const READS: &str = "$JS.API.DIRECT.GET.KV_wl_events_nodes";
     let Some(nats) = Nats::start() else { return };
     let link = Link::to(nats.port).await;
     let (one, two) = (nats_engine(link.port).await, nats_engine(nats.port).await);
@@ -169,7 +169,7 @@ async fn a_lease_that_is_made_again_has_no_number() {
     renew(&one, "one").await;
     renew(&one, "one").await;
     let client = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
-    async_nats::jetstream::new(client).delete_key_value("WL_EVENTS_NODES").await.unwrap();
+    async_nats::jetstream::new(client).delete_key_value("wl_events_nodes").await.unwrap();
     // The bucket is made again by another node, whose renewals are counted in it.
     until(async || two.events().unwrap().renew("two").await.is_ok()).await;
     for _ in 0..10 {
@@ -182,7 +182,7 @@ async fn a_lease_that_is_made_again_has_no_number() {
 /// A node that was taken for lost goes on under another name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_begun_once_under_each_name() {
-    const LEASE: &str = "$KV.WL_EVENTS_NODES.next";
+    const LEASE: &str = "$KV.wl_events_nodes.next";
     let Some(nats) = Nats::start() else { return };
     let engine = nats_engine(nats.port).await;
     let queue = engine.events().unwrap();

@@ -438,6 +438,8 @@ async fn redis_cluster() {
     let (one, two) = (RedisEngine::connect(&url).await.unwrap(), RedisEngine::connect(&url).await.unwrap());
     contract(&one, &two).await;
     events(&one, &two).await;
+    let connect = async |prefix| RedisEngine::connect_with_prefix(&url, prefix).await.unwrap();
+    apart(&connect("one").await, &connect("one-n").await).await;
     let (one, two) = (RedisEngine::connect(&url).await.unwrap(), RedisEngine::connect(&url).await.unwrap());
     let recorder = started(&one);
     // Channels are on all servers. One that restarts begins new histories; those of the others stay.
@@ -481,6 +483,72 @@ async fn redis_cluster() {
         let event = Event::Published(channel.clone(), at, "2".into());
         recorder.until(|events| events.contains(&event)).await;
     }
+}
+
+/// Two hubs with prefixes of their own share a server: neither hears, reads or knows of the other. One prefix begins like the other.
+async fn apart(one: &dyn Engine, other: &dyn Engine) {
+    let (first, second) = (started(one), started(other));
+    let mut positions = Vec::new();
+    for engine in [one, other] {
+        engine.subscribe("a").await.unwrap();
+        positions.push(publish(engine, "a", engine.node_name().unwrap()).await);
+    }
+    for (engine, recorder, position) in [(one, &first, &positions[0]), (other, &second, &positions[1])] {
+        let own = engine.node_name().unwrap().to_owned();
+        let info = ClientInfo { client: own.clone(), ..ClientInfo::default() };
+        engine.publish("a", publication(&*own), None, "").await.unwrap();
+        engine.publish_membership("a", Membership::Join(info.clone())).await.unwrap();
+        engine.add_presence("a", &info).await.unwrap();
+        let queue = engine.events().unwrap();
+        queue.open("node", &own, own.as_bytes()).await.unwrap();
+        queue.end("node", &own, own.as_bytes()).await.unwrap();
+        recorder.until(|events| events.contains(&Event::Joined(own.clone()))).await;
+        let published = Event::Published("a".into(), position.clone(), own.clone());
+        recorder.until(|events| events.contains(&published)).await;
+    }
+    for (engine, recorder, theirs) in [(one, &first, other), (other, &second, one)] {
+        let (own, theirs) = (engine.node_name().unwrap().to_owned(), theirs.node_name().unwrap());
+        // It arrives after everything that the other hub has sent.
+        let last = Event::Published("a".into(), publish(engine, "a", "last").await, "last".into());
+        let events = recorder.until(|events| events.contains(&last)).await;
+        assert!(!format!("{events:?}").contains(theirs), "{events:?}");
+        assert_eq!(history(engine, "a", HistoryQuery::default()).await, [&*own, "last"]);
+        assert_eq!(engine.presence("a").await.unwrap().len(), 1);
+        assert!(!engine.peers().iter().any(|peer| peer == theirs));
+        let taken: Vec<_> = engine.events().unwrap().take(10).await.unwrap();
+        assert_eq!(taken.iter().map(|event| &event.event[..]).collect::<Vec<_>>(), [own.as_bytes()]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hubs_with_prefixes_share_nats() {
+    let Some(nats) = Nats::start() else { return };
+    let url = format!("nats://127.0.0.1:{}", nats.port);
+    let connect = async |prefix| loop {
+        match NatsEngine::connect_with_prefix(&url, prefix).await {
+            Ok(engine) => return engine,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
+    let (one, other, same) = (connect("one").await, connect("one-n").await, connect("one").await);
+    apart(&one, &other).await;
+    let _recorder = started(&same);
+    assert_eq!(history(&same, "a", HistoryQuery::default()).await, [one.node_name().unwrap(), "last"]);
+    for prefix in ["", "a.b", "a*", ">", "a b", "a_b", "{a}"] {
+        let refused = NatsEngine::connect_with_prefix(&url, prefix).await.unwrap_err().to_string();
+        assert!(refused.contains(&format!("engine.prefix {prefix:?} must have")), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hubs_with_prefixes_share_redis() {
+    let Some(redis) = Redis::start() else { return };
+    let connect = async |prefix| RedisEngine::connect_with_prefix(&redis.url(), prefix).await;
+    let (one, other) = (connect("one").await.unwrap(), connect("one-n").await.unwrap());
+    apart(&one, &other).await;
+    assert!(!redis.command("KEYS *").contains("wl:"));
+    let refused = connect("a:b").await.unwrap_err().to_string();
+    assert!(refused.contains("engine.prefix \"a:b\" must have"), "{refused}");
 }
 
 /// Servers pass messages on to each other: those that went through several would not keep their order.

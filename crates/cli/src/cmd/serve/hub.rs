@@ -41,6 +41,7 @@ pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), Failure> {
     let config = read(move || config(&of_config)).await.map_err(unusable)?;
     let memory = MemoryEngine::new(config.history.channels_max).history_len_max(config.history.len_max);
     let has_rooms = config.namespaces.contains_key("rooms");
+    let prefix = config.engine.prefix.clone();
     let builder = Hub::builder().config(config);
     let Channels { data, nats, redis, .. } = &args.channels;
     let builder = match (data, nats, redis) {
@@ -57,10 +58,12 @@ pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), Failure> {
         }
         // A URL may have a password.
         (None, Some(url), _) => {
-            builder.engine(NatsEngine::connect(url).await.map_err(|error| failed("--nats", &error))?)
+            let engine = NatsEngine::connect_with_prefix(url, &prefix).await;
+            builder.engine(engine.map_err(|error| failed("--nats", &error))?)
         }
         (None, None, Some(url)) => {
-            builder.engine(RedisEngine::connect(url).await.map_err(|error| failed("--redis", &error))?)
+            let engine = RedisEngine::connect_with_prefix(url, &prefix).await;
+            builder.engine(engine.map_err(|error| failed("--redis", &error))?)
         }
         (None, None, None) => builder.engine(memory),
     };

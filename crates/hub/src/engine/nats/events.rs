@@ -17,16 +17,16 @@ use tokio_stream::{Stream, StreamExt as _};
 use tracing::warn;
 
 use super::history::{self, From};
-use super::streams::encoded;
+use super::names::encoded;
 use super::{NOT_CONNECTED, NatsEngine, unavailable};
 use crate::engine::event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent, TAKEN_TIMEOUT};
 use crate::engine::{EngineError, EngineFuture, IDEMPOTENCY_TTL};
 use crate::shards::lock;
 
-const OPEN: &str = "WL_EVENTS_OPEN";
-const LEASES: &str = "WL_EVENTS_NODES";
-const QUEUE: &str = "WL_EVENTS";
-const SUBJECT: &str = "wl.events";
+/// The buckets and the stream, after the prefix of the hub.
+const OPEN: &str = "events_open";
+const LEASES: &str = "events_nodes";
+const QUEUE: &str = "events";
 
 /// The end of the value of a lease that was taken from its node.
 const LOST: &[u8] = b"lost";
@@ -105,14 +105,14 @@ impl NatsEngine {
     }
 
     async fn make_parts(&self) -> Result<Parts, EngineError> {
-        let jetstream = &self.nats.jetstream;
-        let bucket = |bucket: &str| kv::Config { bucket: bucket.into(), history: 1, ..kv::Config::default() };
+        let (jetstream, names) = (&self.nats.jetstream, &self.nats.names);
+        let bucket = |kind| kv::Config { bucket: names.store(kind), history: 1, ..kv::Config::default() };
         let open = jetstream.create_or_update_key_value(bucket(OPEN)).await.map_err(unavailable)?;
         let config = kv::Config { max_age: LEASE_TTL, ..bucket(LEASES) };
         let leases = jetstream.create_or_update_key_value(config).await.map_err(unavailable)?;
         let config = stream::Config {
-            name: QUEUE.into(),
-            subjects: vec![SUBJECT.into()],
+            name: names.store(QUEUE),
+            subjects: vec![names.events()],
             retention: stream::RetentionPolicy::WorkQueue,
             max_messages: QUEUE_MAX as i64,
             duplicate_window: IDEMPOTENCY_TTL,
@@ -273,7 +273,8 @@ impl EventQueue for NatsEngine {
                 return Ok(());
             }
             let message = PublishMessage::build().payload(event.to_vec().into()).message_id(&own);
-            let sent = self.nats.jetstream.send_publish(SUBJECT, message).await.map_err(unavailable)?;
+            let sent = self.nats.jetstream.send_publish(self.nats.names.events(), message).await;
+            let sent = sent.map_err(unavailable)?;
             sent.await.map_err(unavailable)?;
             // The bucket's own purge would leave a marker for each key, for ever.
             let subject = format!("$KV.{}.{own}", open.name);
@@ -349,7 +350,7 @@ mod tests {
     #[tokio::test]
     async fn an_error_does_not_lose_the_events_before_it() {
         let message = |id: usize| Message {
-            subject: SUBJECT.into(),
+            subject: "wl.events".into(),
             reply: Some(id.to_string().into()),
             payload: Bytes::new(),
             headers: None,

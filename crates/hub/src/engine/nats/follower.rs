@@ -10,7 +10,8 @@ use tracing::warn;
 
 use super::backlog::{Backlog, Dropped};
 use super::history;
-use super::streams::{Nats, epoch_in};
+use super::names::{epoch_in, token_of};
+use super::streams::Nats;
 use crate::config::RecoveryMode;
 use crate::engine::commands::COMMANDS;
 use crate::engine::{Delivery, EngineError, Membership};
@@ -126,7 +127,7 @@ impl Follower {
         delivery: &dyn Delivery,
         message: &Message,
     ) -> Result<(), EngineError> {
-        match message.subject.split('.').nth(2) {
+        match token_of(&message.subject) {
             Some("p") => {
                 if let Ok(publication) = Publication::decode(&*message.payload) {
                     delivery.deliver_publication(&self.channel, "", 0, &Arc::new(publication)).finish();

@@ -10,14 +10,6 @@ use super::unavailable;
 use crate::engine::peers::{HEARTBEAT, Peers};
 use crate::engine::{Delivery, EngineError};
 
-/// The subject of announcements.
-const NODES: &str = "wl.node";
-
-/// The subject of messages to one node.
-pub(super) fn inbox(node: &str) -> String {
-    format!("wl.to.{node}")
-}
-
 /// Subscriptions to the announcements of other nodes, and to their messages to this node.
 pub(super) struct Announcements {
     nodes: Subscriber,
@@ -27,8 +19,8 @@ pub(super) struct Announcements {
 impl Announcements {
     /// Subscribes. Returns after the server has processed the subscriptions: every message that is sent later arrives here.
     pub(super) async fn subscribe(nats: &Nats, name: &str) -> Result<Self, EngineError> {
-        let nodes = nats.client.subscribe(format!("{NODES}.*")).await.map_err(unavailable)?;
-        let inbox = nats.client.subscribe(inbox(name)).await.map_err(unavailable)?;
+        let nodes = nats.client.subscribe(nats.names.node("*")).await.map_err(unavailable)?;
+        let inbox = nats.client.subscribe(nats.names.inbox(name)).await.map_err(unavailable)?;
         nats.confirm_subscriptions().await?;
         Ok(Self { nodes, inbox })
     }
@@ -42,6 +34,7 @@ impl Announcements {
         delivery: Weak<dyn Delivery>,
     ) {
         let mut heartbeat = tokio::time::interval(HEARTBEAT);
+        let (nodes, own) = (nats.names.node(""), nats.names.node(&name));
         loop {
             tokio::select! {
                 _ = heartbeat.tick() => {
@@ -49,12 +42,12 @@ impl Announcements {
                         return;
                     }
                     if nats.is_connected() {
-                        let _ = nats.client.publish(format!("{NODES}.{name}"), Vec::new().into()).await;
+                        let _ = nats.client.publish(own.clone(), Vec::new().into()).await;
                     }
                     peers.tick();
                 }
                 Some(message) = self.nodes.next() => {
-                    if let Some(name) = message.subject.strip_prefix(NODES).and_then(|name| name.strip_prefix('.')) {
+                    if let Some(name) = message.subject.strip_prefix(&*nodes) {
                         peers.insert(name);
                     }
                 }

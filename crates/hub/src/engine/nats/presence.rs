@@ -4,13 +4,11 @@ use async_nats::jetstream::{kv, stream};
 use prost::Message as _;
 
 use super::history::{self, From};
-use super::streams::{Nats, encoded};
+use super::names::encoded;
+use super::streams::Nats;
 use super::unavailable;
 use crate::engine::{EngineError, PRESENCE_REFRESH};
 use crate::protocol::ClientInfo;
-
-/// The bucket of all channels.
-const BUCKET: &str = "WL_PRESENCE";
 
 /// The key of a client.
 pub(super) fn key(channel: &str, client: &str) -> String {
@@ -19,7 +17,7 @@ pub(super) fn key(channel: &str, client: &str) -> String {
 
 pub(super) async fn bucket(nats: &Nats) -> Result<kv::Store, EngineError> {
     let config = kv::Config {
-        bucket: BUCKET.into(),
+        bucket: nats.names.store("presence"),
         history: 1,
         max_age: 3 * PRESENCE_REFRESH,
         storage: stream::StorageType::Memory,
@@ -35,7 +33,7 @@ pub(super) async fn list(
     channel: &str,
 ) -> Result<Vec<ClientInfo>, EngineError> {
     let stream = &bucket.stream.cached_info().config.name;
-    let keys = format!("$KV.{BUCKET}.{}.*", encoded(channel));
+    let keys = format!("$KV.{}.{}.*", bucket.name, encoded(channel));
     let (mut clients, mut from) = (Vec::new(), 1);
     loop {
         let batch = history::batch(nats, stream, &keys, From::Sequence(from), usize::MAX).await?;

@@ -12,24 +12,24 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_nats::client::RequestErrorKind;
 use async_nats::jetstream::{self, stream};
 use async_nats::{Client, connection};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
 use super::backlog;
+use super::names::{Names, encoded, epoch_in, namespace, token_of};
 use super::try_cell::TryCell;
 use super::unavailable;
 use crate::clock::{Clock, WarningLimit};
 use crate::engine::{EngineError, IDEMPOTENCY_TTL};
 use crate::history::Retention;
-use crate::random::{TOKEN_LEN, token};
+use crate::random::token;
 use crate::shards::lock;
 
 /// The connection to NATS and the streams that this node has used.
 pub(super) struct Nats {
+    pub(super) names: Names,
     pub(super) client: Client,
     pub(super) jetstream: jetstream::Context,
     streams: Mutex<Streams>,
@@ -87,25 +87,6 @@ const COMPARING_MAX: usize = 32;
 /// The streams, by their encoded namespace.
 type Streams = HashMap<String, Arc<TryCell<stream::Stream>>>;
 
-/// A subject without subscribers.
-const UNUSED_SUBJECT: &str = "wl.unused";
-
-/// The name of a channel, encoded as a token of a subject.
-pub(super) fn encoded(channel: &str) -> String {
-    URL_SAFE_NO_PAD.encode(channel)
-}
-
-/// The name of the namespace of a channel, encoded.
-fn namespace(channel: &str) -> String {
-    let name = channel.strip_prefix('$').unwrap_or(channel);
-    encoded(name.split_once(':').map_or("", |(namespace, _)| namespace))
-}
-
-/// The epoch in the token of a subject `wlh.nEPOCHNAMESPACE.CHANNEL` or `wl.live.nEPOCHNAMESPACE.CHANNEL`; `None` if it is another token.
-pub(super) fn epoch_in(token: &str) -> Option<&str> {
-    token.strip_prefix('n')?.get(..TOKEN_LEN)
-}
-
 /// The metadata of a stream with the smallest number of publications of a channel that it has ever kept.
 const SIZE_MIN: &str = "wireloom_size_min";
 
@@ -137,7 +118,7 @@ fn grow(config: &mut stream::Config, retention: Retention) -> bool {
     !is_enough
 }
 
-/// The subjects of a stream, but for the channel: `wlh.nEPOCHNAMESPACE.`
+/// The subjects of a stream, but for the channel: `PREFIX.log.nEPOCHNAMESPACE.`
 fn subjects(info: &stream::Info) -> &str {
     info.config.subjects.first().map_or("", |subjects| subjects.trim_end_matches('*'))
 }
@@ -145,7 +126,7 @@ fn subjects(info: &stream::Info) -> &str {
 /// The epoch of a stream, which changes when the stream is created again. It is part of the subjects: what was meant for another epoch
 /// finds no stream.
 pub(super) fn epoch(info: &stream::Info) -> String {
-    subjects(info).strip_prefix("wlh.").and_then(epoch_in).unwrap_or_default().to_owned()
+    token_of(subjects(info)).and_then(epoch_in).unwrap_or_default().to_owned()
 }
 
 /// The subject of a channel in a stream.
@@ -154,8 +135,9 @@ pub(super) fn subject(info: &stream::Info, channel: &str) -> String {
 }
 
 impl Nats {
-    pub(super) fn new(client: Client, jetstream: jetstream::Context) -> Self {
+    pub(super) fn new(names: Names, client: Client, jetstream: jetstream::Context) -> Self {
         Self {
+            names,
             client,
             jetstream,
             streams: Mutex::default(),
@@ -196,7 +178,7 @@ impl Nats {
         if !self.is_connected() {
             return Ok(());
         }
-        match self.client.request(UNUSED_SUBJECT, Bytes::new()).await {
+        match self.client.request(self.names.unused(), Bytes::new()).await {
             Err(error) if error.kind() != RequestErrorKind::NoResponders => Err(unavailable(error)),
             Ok(_) | Err(_) => Ok(()),
         }
@@ -217,16 +199,17 @@ impl Nats {
         let cell = lock(&self.streams).entry(namespace.clone()).or_default().clone();
         let make = async {
             let token = format!("n{}{namespace}", token());
+            let subjects_of_all = format!("{}*", self.names.log(&token));
             let mut config = stream::Config {
-                name: format!("WL_n{namespace}"),
-                subjects: vec![format!("wlh.{token}.*")],
+                name: self.names.stream(&namespace),
+                subjects: vec![subjects_of_all.clone()],
                 max_age: age(retention),
                 max_messages_per_subject: 1,
                 duplicate_window: IDEMPOTENCY_TTL,
                 allow_direct: true,
                 republish: Some(stream::Republish {
-                    source: format!("wlh.{token}.*"),
-                    destination: format!("wl.live.{token}.{{{{wildcard(1)}}}}"),
+                    source: subjects_of_all,
+                    destination: self.names.live(&token, "{{wildcard(1)}}"),
                     headers_only: false,
                 }),
                 ..stream::Config::default()
@@ -239,9 +222,9 @@ impl Nats {
                 // Another node may have created it meanwhile, with an epoch of its own.
                 Err(error) => self.jetstream.get_stream(&name).await.map_err(|_| unavailable(error))?,
             };
-            if !subjects(stream.cached_info()).ends_with(&format!("{namespace}."))
-                || epoch(stream.cached_info()).is_empty()
-            {
+            let of_stream = subjects(stream.cached_info());
+            let epoch = epoch(stream.cached_info());
+            if epoch.is_empty() || of_stream != self.names.log(&format!("n{epoch}{namespace}")) {
                 return Err(unavailable(format_args!("the stream {name} has other subjects")));
             }
             self.ask_time(&name).await?;
@@ -277,23 +260,6 @@ impl Nats {
 mod tests {
     use super::*;
     use crate::clock::PRETENDED;
-
-    #[test]
-    fn names_channels_and_namespaces_in_subjects() {
-        for channel in ["a", "chat:lobby", "$chat:lobby", "a.b*c>d", "grüße", ":"] {
-            for token in [encoded(channel), namespace(channel)] {
-                assert!(
-                    token.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')),
-                    "{token}"
-                );
-            }
-            let epoch = token();
-            assert_eq!(epoch_in(&format!("n{epoch}{}", namespace(channel))), Some(&*epoch));
-        }
-        assert_eq!(namespace("$chat:a"), namespace("chat:b"));
-        assert_ne!(namespace("chat"), namespace("chat:b"));
-        assert_eq!(["p", "m", "n", "nshort"].map(epoch_in), [None; 4]);
-    }
 
     #[test]
     fn the_time_is_that_of_the_server() {

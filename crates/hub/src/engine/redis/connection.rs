@@ -19,6 +19,7 @@ use redis::{
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::StreamExt as _;
 
+use super::names::Names;
 use super::{refused, unavailable};
 use crate::engine::status::Status;
 use crate::engine::{EngineError, EngineHealth};
@@ -39,6 +40,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The connection for commands.
 pub(super) struct Connection {
+    pub(super) names: Names,
     source: Source,
     /// `None` after a failure, else with its number. Tokio's mutex, so that one task connects, and the others wait for it.
     open: tokio::sync::Mutex<Option<(u64, Open)>>,
@@ -338,7 +340,7 @@ fn timed_out() -> RedisError {
 }
 
 impl Connection {
-    pub(super) fn new(url: &str) -> Result<Self, EngineError> {
+    pub(super) fn new(url: &str, names: Names) -> Result<Self, EngineError> {
         let address = Address::parse(url)?;
         let source = match address.scheme {
             "redis" | "rediss" => {
@@ -363,7 +365,13 @@ impl Connection {
             }
             other => return Err(refused(format_args!("{other} is not a scheme of Redis"))),
         };
-        Ok(Self { source, open: Default::default(), next: AtomicU64::new(0), status: Status::default() })
+        Ok(Self {
+            names,
+            source,
+            open: Default::default(),
+            next: AtomicU64::new(0),
+            status: Status::default(),
+        })
     }
 
     async fn connect(&self) -> RedisResult<Open> {
@@ -569,7 +577,7 @@ mod tests {
     #[test]
     fn connections_have_nodelay() {
         for url in ["redis://a", "redis://:secret@a:1/2", "redis+cluster://a,b"] {
-            let clients = match Connection::new(url).unwrap().source {
+            let clients = match Connection::new(url, Names::new("wl")).unwrap().source {
                 Source::Server(client) => vec![*client],
                 Source::Cluster { nodes, .. } => nodes,
                 Source::Sentinels { .. } => Vec::new(),
@@ -584,7 +592,7 @@ mod tests {
     #[tokio::test]
     async fn a_command_that_fails_ends_its_own_connection_alone() {
         let (url, accepted) = server().await;
-        let connection = Connection::new(&url).unwrap();
+        let connection = Connection::new(&url, Names::new("wl")).unwrap();
         let ping = async || connection.query::<String>(&redis::cmd("PING")).await;
         let later = async {
             tokio::time::sleep(Duration::from_secs(1)).await;

@@ -13,27 +13,19 @@ use super::script::RUN;
 use crate::engine::event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent, TAKEN_TIMEOUT};
 use crate::engine::{EngineError, EngineFuture};
 
-/// All keys are in one slot of a cluster.
-const NODES: &str = "wl:{events}:nodes";
+/// The kinds of keys.
+const NODES: &str = "nodes";
 /// The run of the server in which each node has renewed its lease.
-const RUNS: &str = "wl:{events}:runs";
-const QUEUE: &str = "wl:{events}:queue";
+const RUNS: &str = "runs";
+const QUEUE: &str = "queue";
 /// The consumer group of all nodes, and its only consumer: nodes come and go.
 const GROUP: &str = "hub";
 
 /// How long a lost node is remembered, in seconds: longer than a suspended one may be away.
 const LOST_TTL: u64 = 7 * 24 * 3600;
 
-fn open_key(node: &str) -> String {
-    format!("wl:{{events}}:open:{node}")
-}
-
 fn taken_timeout_ms() -> u64 {
     u64::try_from(TAKEN_TIMEOUT.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn lost_key(node: &str) -> String {
-    format!("wl:{{events}}:lost:{node}")
 }
 
 /// KEYS: open, nodes. ARGV: node, key, event.
@@ -78,13 +70,28 @@ impl Events {
     async fn group(&self, connection: &Connection) -> Result<(), EngineError> {
         let make = async || {
             let mut command = redis::cmd("XGROUP");
-            command.arg("CREATE").arg(QUEUE).arg(GROUP).arg("0").arg("MKSTREAM");
+            command.arg("CREATE").arg(connection.names.events(QUEUE)).arg(GROUP).arg("0").arg("MKSTREAM");
             match connection.query::<()>(&command).await {
                 Err(EngineError::Unavailable(reason)) if reason.contains("BUSYGROUP") => Ok(()),
                 other => other,
             }
         };
         self.group.get_or_try_init(make).await.map(drop)
+    }
+}
+
+impl RedisEngine {
+    /// A key of the queue.
+    fn key(&self, kind: &str) -> String {
+        self.connection.names.events(kind)
+    }
+
+    fn open_key(&self, node: &str) -> String {
+        self.key(&format!("open:{node}"))
+    }
+
+    fn lost_key(&self, node: &str) -> String {
+        self.key(&format!("lost:{node}"))
     }
 }
 
@@ -100,7 +107,7 @@ impl EventQueue for RedisEngine {
     fn open<'a>(&'a self, node: &'a str, key: &'a str, event: &'a [u8]) -> EngineFuture<'a, ()> {
         Box::pin(async move {
             let mut script = OPEN.prepare_invoke();
-            script.key(open_key(node)).key(NODES).arg(node).arg(key).arg(event);
+            script.key(self.open_key(node)).key(self.key(NODES)).arg(node).arg(key).arg(event);
             self.connection.invoke(&script).await
         })
     }
@@ -108,7 +115,13 @@ impl EventQueue for RedisEngine {
     fn end<'a>(&'a self, node: &'a str, key: &'a str, event: &'a [u8]) -> EngineFuture<'a, ()> {
         Box::pin(async move {
             let mut script = END.prepare_invoke();
-            script.key(open_key(node)).key(QUEUE).key(lost_key(node)).arg(key).arg(event).arg(QUEUE_MAX);
+            script
+                .key(self.open_key(node))
+                .key(self.key(QUEUE))
+                .key(self.lost_key(node))
+                .arg(key)
+                .arg(event)
+                .arg(QUEUE_MAX);
             self.connection.invoke(&script).await
         })
     }
@@ -116,7 +129,7 @@ impl EventQueue for RedisEngine {
     fn renew<'a>(&'a self, node: &'a str) -> EngineFuture<'a, Lease> {
         Box::pin(async move {
             let mut script = RENEW.prepare_invoke();
-            script.key(NODES).key(lost_key(node)).key(RUNS).arg(node);
+            script.key(self.key(NODES)).key(self.lost_key(node)).key(self.key(RUNS)).arg(node);
             let mut others: Vec<(String, u64)> = self.connection.invoke(&script).await?;
             let Some(own) = others.iter().position(|(name, _)| name == node) else { return Ok(Lease::Lost) };
             let (_, number) = others.swap_remove(own);
@@ -126,17 +139,17 @@ impl EventQueue for RedisEngine {
 
     fn lose<'a>(&'a self, node: &'a str) -> EngineFuture<'a, ()> {
         Box::pin(async move {
-            let command = redis::cmd("SET").arg(lost_key(node)).arg(1).arg("EX").arg(LOST_TTL).clone();
+            let command = redis::cmd("SET").arg(self.lost_key(node)).arg(1).arg("EX").arg(LOST_TTL).clone();
             self.connection.query(&command).await
         })
     }
 
     fn open_on<'a>(&'a self, node: &'a str, max: usize) -> EngineFuture<'a, Vec<(String, Bytes)>> {
         Box::pin(async move {
-            let command = redis::cmd("HSCAN").arg(open_key(node)).arg(0).arg("COUNT").arg(max).clone();
+            let command = redis::cmd("HSCAN").arg(self.open_key(node)).arg(0).arg("COUNT").arg(max).clone();
             let (cursor, found): (u64, Vec<(String, Vec<u8>)>) = self.connection.query(&command).await?;
             if found.is_empty() && cursor != 0 {
-                let command = redis::cmd("HGETALL").arg(open_key(node)).clone();
+                let command = redis::cmd("HGETALL").arg(self.open_key(node)).clone();
                 let all: Vec<(String, Vec<u8>)> = self.connection.query(&command).await?;
                 return Ok(all.into_iter().map(|(key, event)| (key, event.into())).collect());
             }
@@ -148,8 +161,8 @@ impl EventQueue for RedisEngine {
         Box::pin(async move {
             let mut pipeline = redis::pipe();
             pipeline.atomic();
-            pipeline.cmd("HDEL").arg(NODES).arg(node).ignore();
-            pipeline.cmd("HDEL").arg(RUNS).arg(node).ignore();
+            pipeline.cmd("HDEL").arg(self.key(NODES)).arg(node).ignore();
+            pipeline.cmd("HDEL").arg(self.key(RUNS)).arg(node).ignore();
             self.connection.pipeline(&pipeline).await
         })
     }
@@ -162,14 +175,21 @@ impl EventQueue for RedisEngine {
         Box::pin(async move {
             self.events.group(&self.connection).await?;
             let mut claim = redis::cmd("XAUTOCLAIM");
-            claim.arg(QUEUE).arg(GROUP).arg(GROUP).arg(taken_timeout_ms()).arg("0").arg("COUNT").arg(max);
+            claim
+                .arg(self.key(QUEUE))
+                .arg(GROUP)
+                .arg(GROUP)
+                .arg(taken_timeout_ms())
+                .arg("0")
+                .arg("COUNT")
+                .arg(max);
             let claimed = self.connection.query::<StreamAutoClaimReply>(&claim).await;
             let read = match claimed {
                 Ok(reply) if !reply.claimed.is_empty() => return Ok(events(reply.claimed)),
                 Ok(_) => {
                     let mut read = redis::cmd("XREADGROUP");
                     read.arg("GROUP").arg(GROUP).arg(GROUP).arg("COUNT").arg(max);
-                    read.arg("STREAMS").arg(QUEUE).arg(">");
+                    read.arg("STREAMS").arg(self.key(QUEUE)).arg(">");
                     self.connection.query::<Option<StreamReadReply>>(&read).await
                 }
                 Err(error) => Err(error),
@@ -183,7 +203,7 @@ impl EventQueue for RedisEngine {
                 // Redis was emptied: the group is made again.
                 Err(EngineError::Unavailable(reason)) if reason.contains("NOGROUP") => {
                     let mut command = redis::cmd("XGROUP");
-                    command.arg("CREATE").arg(QUEUE).arg(GROUP).arg("0").arg("MKSTREAM");
+                    command.arg("CREATE").arg(self.key(QUEUE)).arg(GROUP).arg("0").arg("MKSTREAM");
                     self.connection.query::<()>(&command).await.map(|()| Vec::new())
                 }
                 Err(error) => Err(error),
@@ -198,8 +218,8 @@ impl EventQueue for RedisEngine {
             }
             let mut pipeline = redis::pipe();
             pipeline.atomic();
-            pipeline.cmd("XACK").arg(QUEUE).arg(GROUP).arg(ids).ignore();
-            pipeline.cmd("XDEL").arg(QUEUE).arg(ids).ignore();
+            pipeline.cmd("XACK").arg(self.key(QUEUE)).arg(GROUP).arg(ids).ignore();
+            pipeline.cmd("XDEL").arg(self.key(QUEUE)).arg(ids).ignore();
             self.connection.pipeline(&pipeline).await
         })
     }
@@ -211,7 +231,7 @@ impl EventQueue for RedisEngine {
             }
             // As if they had been taken that long ago.
             let mut claim = redis::cmd("XCLAIM");
-            claim.arg(QUEUE).arg(GROUP).arg(GROUP).arg(0).arg(ids);
+            claim.arg(self.key(QUEUE)).arg(GROUP).arg(GROUP).arg(0).arg(ids);
             claim.arg("IDLE").arg(taken_timeout_ms()).arg("JUSTID");
             self.connection.query(&claim).await
         })

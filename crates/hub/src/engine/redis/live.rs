@@ -16,6 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{info, warn};
 
 use super::connection::{Announcements, Confirmed, Connection, Pushes, Sharded, is_answer};
+use super::names::Names;
 use super::script::{self, Part, Reading};
 use super::{READ_MAX, unavailable};
 use crate::clock::{Clock, WarningLimit};
@@ -33,14 +34,6 @@ pub(super) const EPHEMERAL: u8 = b'e';
 pub(super) const MEMBERSHIP: u8 = b'm';
 const STORED: u8 = b'p';
 const REMOVED: u8 = b'x';
-
-/// The names of the nodes that are alive.
-const NODES: &str = "wl:node";
-
-/// The channel of messages to one node.
-pub(super) fn inbox(node: &str) -> String {
-    format!("wl:to:{node}")
-}
 
 /// A connection is lost if nothing arrives after this number of own announcements, each of which Redis sends back.
 const UNANSWERED_MAX: u32 = 3;
@@ -71,16 +64,6 @@ const HANDLED_MAX: usize = 256;
 
 /// The delay before a lost connection is made again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
-
-/// The subject of announcements for a channel. In a cluster it is in the slot of the channel's keys.
-pub(super) fn subject(channel: &str) -> String {
-    format!("wl:c:{{={channel}}}")
-}
-
-/// The channel of a subject.
-fn channel_of(subject: &str) -> Option<&str> {
-    subject.strip_prefix("wl:c:{=")?.strip_suffix('}')
-}
 
 /// The announcements for this node.
 pub(super) struct Live {
@@ -135,6 +118,7 @@ struct Listening {
 /// The subscriptions to the channels of a cluster. Those of different channels are changed at the same time, because a server may be
 /// silent.
 struct ShardedChannels {
+    names: Names,
     connection: ClusterConnection,
     state: Mutex<ShardedState>,
 }
@@ -201,9 +185,9 @@ impl ShardedChannels {
         let mut connection = self.connection.clone();
         let changing = async {
             if is_followed {
-                connection.ssubscribe(subject(channel)).await
+                connection.ssubscribe(self.names.subject(channel)).await
             } else {
-                connection.sunsubscribe(subject(channel)).await
+                connection.sunsubscribe(self.names.subject(channel)).await
             }
         };
         let changed = tokio::time::timeout(UPDATE_TIMEOUT, changing).await.map_err(unavailable)?;
@@ -270,6 +254,10 @@ impl Live {
         Self { connection, name, followed, listening, peers, sync, clock: Clock::new(), warnings, status }
     }
 
+    fn names(&self) -> &Names {
+        &self.connection.names
+    }
+
     /// Connects, and subscribes to everything that this node follows; in a cluster, [`Self::update_missing`] does.
     pub(super) async fn connect(&self) -> Result<(), EngineError> {
         *self.listening.lock().await = Listening::default();
@@ -282,7 +270,8 @@ impl Live {
         let (sink, stream, subscribed_to) = (Some(sink), Some(stream), subscribed.iter().cloned().collect());
         let mut opened = Listening { sink, stream, subscribed: subscribed_to, ..Listening::default() };
         if let Some(Sharded { connection, pushes, confirmed }) = sharded {
-            opened.sharded = Some(Arc::new(ShardedChannels { connection, state: Mutex::default() }));
+            let (names, state) = (self.names().clone(), Mutex::default());
+            opened.sharded = Some(Arc::new(ShardedChannels { names, connection, state }));
             opened.sharded_pushes = Some(ShardedPushes { pushes, confirmed });
         }
         *self.listening.lock().await = opened;
@@ -299,8 +288,9 @@ impl Live {
     /// answer has a deadline.
     async fn open(&self, channels: &[String]) -> Result<(PubSubSink, Announcements), EngineError> {
         let (mut sink, stream) = self.connection.listen().await?;
-        let mut subjects = vec![NODES.to_owned(), inbox(&self.name)];
-        subjects.extend(channels.iter().map(|channel| subject(channel)));
+        let names = self.names();
+        let mut subjects = vec![names.nodes(), names.inbox(&self.name)];
+        subjects.extend(channels.iter().map(|channel| names.subject(channel)));
         for subjects in subjects.chunks(1_000) {
             let subscribed = tokio::time::timeout(UPDATE_TIMEOUT, sink.subscribe(subjects)).await;
             subscribed.map_err(unavailable)?.map_err(unavailable)?;
@@ -397,9 +387,9 @@ impl Live {
         let Some(open) = sink else { return Err(unavailable("the connection is lost")) };
         let updating = async {
             if is_followed {
-                open.subscribe(subject(channel)).await
+                open.subscribe(self.names().subject(channel)).await
             } else {
-                open.unsubscribe(subject(channel)).await
+                open.unsubscribe(self.names().subject(channel)).await
             }
         };
         match tokio::time::timeout(UPDATE_TIMEOUT, updating).await {
@@ -442,7 +432,7 @@ impl Live {
 
     pub(super) async fn announce(&self, channel: &str, kind: u8, payload: &[u8]) -> Result<(), EngineError> {
         let message = [&[kind], payload].concat();
-        self.connection.announce(&subject(channel), &message).await
+        self.connection.announce(&self.names().subject(channel), &message).await
     }
 
     /// Subscribes to what is followed in a cluster and not subscribed to: after a reconnection, and where a server could not be reached.
@@ -522,6 +512,7 @@ impl Live {
         sharded: Option<Arc<ShardedChannels>>,
         delivery: &Weak<dyn Delivery>,
     ) {
+        let (nodes, inbox) = (self.names().nodes(), self.names().inbox(&self.name));
         // Announcements since the last message. Their number counts, not the time: a node that was paused has asked nothing meanwhile.
         let (mut heartbeat, mut unanswered) = (tokio::time::interval(HEARTBEAT), 0);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -568,8 +559,8 @@ impl Live {
                     }
                     unanswered += 1;
                     self.peers.tick();
-                    let live = self.clone();
-                    tokio::spawn(async move { live.connection.publish(NODES, live.name.as_bytes()).await });
+                    let (live, nodes) = (self.clone(), nodes.clone());
+                    tokio::spawn(async move { live.connection.publish(&nodes, live.name.as_bytes()).await });
                     if let Some(mut connection) = sharded.as_ref().map(|sharded| sharded.connection.clone()) {
                         // The connection to each server has something to lose: otherwise a server that vanished would not be noticed.
                         tokio::spawn(async move { redis::cmd("PING").query_async::<()>(&mut connection).await });
@@ -596,8 +587,8 @@ impl Live {
                         Some(Received::Push(push)) => behind.extend(self.handle_push(push, &*delivery)),
                         // After a loss: what was published meanwhile was not announced to this node.
                         Some(Received::Confirmed(subject)) => {
-                            let channel = std::str::from_utf8(&subject).ok().and_then(channel_of);
-                            due.extend(channel.map(str::to_owned));
+                            let subject = std::str::from_utf8(&subject).ok();
+                            due.extend(subject.and_then(|one| self.names().channel_of(one)).map(str::to_owned));
                         }
                         None => return,
                     }
@@ -638,18 +629,13 @@ impl Live {
             (unanswered, handled) = (0, handled + 1);
             let Some(delivery) = delivery.upgrade() else { return };
             let (name, payload) = (message.get_channel_name(), message.get_payload_bytes());
-            match name {
-                NODES => self.peers.insert(&String::from_utf8_lossy(payload)),
-                name => match channel_of(name) {
-                    Some(channel) => {
-                        behind.extend(self.handle(channel, payload, &*delivery).then(|| channel.to_owned()));
-                    }
-                    None => {
-                        if name.strip_prefix("wl:to:") == Some(&*self.name) {
-                            delivery.deliver_from_node(payload);
-                        }
-                    }
-                },
+            match self.names().channel_of(name) {
+                Some(channel) => {
+                    behind.extend(self.handle(channel, payload, &*delivery).then(|| channel.to_owned()));
+                }
+                None if name == nodes => self.peers.insert(&String::from_utf8_lossy(payload)),
+                None if name == inbox => delivery.deliver_from_node(payload),
+                None => {}
             }
         }
     }
@@ -658,7 +644,8 @@ impl Live {
     fn handle_push(self: &Arc<Self>, push: PushInfo, delivery: &dyn Delivery) -> Option<String> {
         let mut data = push.data.into_iter().map(redis::from_redis_value::<Vec<u8>>);
         let (Some(Ok(subject)), payload) = (data.next(), data.next()) else { return None };
-        let channel = std::str::from_utf8(&subject).ok().and_then(channel_of)?;
+        let channel =
+            std::str::from_utf8(&subject).ok().and_then(|subject| self.names().channel_of(subject))?;
         match (push.kind, payload) {
             (PushKind::SMessage, Some(Ok(payload))) => {
                 return self.handle(channel, &payload, delivery).then(|| channel.to_owned());

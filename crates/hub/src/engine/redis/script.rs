@@ -9,7 +9,7 @@ use prost::Message as _;
 use redis::Script;
 
 use super::connection::{Connection, TIMEOUT};
-use super::{live, unavailable};
+use super::unavailable;
 use crate::config::RecoveryMode;
 use crate::engine::{EngineError, IDEMPOTENCY_TTL};
 use crate::history::{Position, Recovery, Retention};
@@ -152,12 +152,6 @@ return redis.call('HVALS', KEYS[1])",
     )
 });
 
-/// A key of a channel. All keys of a channel and the subject of its announcements are in one slot of a cluster: that of what is
-/// between the first brace and the next that closes. It is not empty, also where the channel begins with such a brace.
-fn key(channel: &str, kind: &str) -> String {
-    format!("wl:{{={channel}}}:{kind}")
-}
-
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, i64::MAX as u64 / 2)
 }
@@ -192,15 +186,15 @@ pub(super) async fn publish(
     };
     let mut script = PUBLISH.prepare_invoke();
     script
-        .key(key(channel, "m"))
-        .key(key(channel, "s"))
-        .key(key(channel, &remembered))
+        .key(connection.names.key(channel, "m"))
+        .key(connection.names.key(channel, "s"))
+        .key(connection.names.key(channel, &remembered))
         .arg(token())
         .arg(payload)
         .arg(retention.size)
         .arg(milliseconds(retention.ttl))
         .arg(position_ttl(retention))
-        .arg(live::subject(channel))
+        .arg(connection.names.subject(channel))
         .arg(key_ttl.as_secs())
         .arg(connection.announce_command());
     let (epoch, offset) = connection.invoke(&script).await?;
@@ -240,8 +234,8 @@ pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Resul
     };
     let mut script = READ.prepare_invoke();
     script
-        .key(key(channel, "m"))
-        .key(key(channel, "s"))
+        .key(connection.names.key(channel, "m"))
+        .key(connection.names.key(channel, "s"))
         .arg(token())
         .arg(command)
         .arg(after)
@@ -309,9 +303,9 @@ impl Read {
 pub(super) async fn remove(connection: &Connection, channel: &str) -> Result<(), EngineError> {
     let mut script = REMOVE.prepare_invoke();
     script
-        .key(key(channel, "m"))
-        .key(key(channel, "s"))
-        .arg(live::subject(channel))
+        .key(connection.names.key(channel, "m"))
+        .key(connection.names.key(channel, "s"))
+        .arg(connection.names.subject(channel))
         .arg(connection.announce_command());
     connection.invoke(&script).await
 }
@@ -324,7 +318,12 @@ pub(super) async fn add_presence(
     ttl: Duration,
 ) -> Result<(), EngineError> {
     let mut script = ADD_PRESENCE.prepare_invoke();
-    script.key(key(channel, "ph")).key(key(channel, "pz")).arg(client).arg(info).arg(milliseconds(ttl));
+    script
+        .key(connection.names.key(channel, "ph"))
+        .key(connection.names.key(channel, "pz"))
+        .arg(client)
+        .arg(info)
+        .arg(milliseconds(ttl));
     connection.invoke(&script).await
 }
 
@@ -334,13 +333,13 @@ pub(super) async fn remove_presence(
     client: &str,
 ) -> Result<(), EngineError> {
     let mut script = REMOVE_PRESENCE.prepare_invoke();
-    script.key(key(channel, "ph")).key(key(channel, "pz")).arg(client);
+    script.key(connection.names.key(channel, "ph")).key(connection.names.key(channel, "pz")).arg(client);
     connection.invoke(&script).await
 }
 
 /// The encoded infos of the clients of a channel.
 pub(super) async fn presence(connection: &Connection, channel: &str) -> Result<Vec<Vec<u8>>, EngineError> {
     let mut script = PRESENCE.prepare_invoke();
-    script.key(key(channel, "ph")).key(key(channel, "pz"));
+    script.key(connection.names.key(channel, "ph")).key(connection.names.key(channel, "pz"));
     connection.invoke(&script).await
 }
