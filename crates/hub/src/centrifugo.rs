@@ -113,16 +113,10 @@ const PREFIXES: [&str; 4] =
     ["engine.redis.prefix", "broker.nats.prefix", "broker.redis.prefix", "presence_manager.redis.prefix"];
 const DEFAULT_PREFIX: &str = "centrifugo";
 
-/// Settings that are on here always.
-const ALWAYS_ON: [&str; 5] = [
-    "sse.enabled",
-    "http_stream.enabled",
-    "uni_sse.enabled",
-    "uni_http_stream.enabled",
-    "uni_websocket.enabled",
-];
+/// Transports, which are on here, and there only where `enabled` says so.
+const TRANSPORTS: [&str; 5] = ["sse", "http_stream", "uni_websocket", "uni_sse", "uni_http_stream"];
 
-/// The same in a namespace.
+/// Options of a namespace that are on here always.
 const ALWAYS_ON_OPTIONS: [&str; 2] = ["allow_recovery", "allow_positioning"];
 
 /// The operations of a namespace that endpoints decide.
@@ -173,11 +167,13 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
             take(&mut root, path);
         }
     }
-    let texts = ALWAYS.map(|(path, text)| (path, Value::from(text)));
-    for (path, always) in texts.into_iter().chain(ALWAYS_ON.map(|path| (path, Value::Bool(true)))) {
+    for (path, always) in ALWAYS {
         let other = take(&mut root, path).filter(|value| *value != always);
         list_unless_empty(path, other, &mut unknown);
     }
+    let off = TRANSPORTS.map(|name| (name, take(&mut root, &format!("{name}.enabled"))));
+    let off = off.into_iter().filter(|(_, enabled)| *enabled != Some(Value::Bool(true)));
+    let off: Vec<_> = off.map(|(name, _)| (name, Value::Bool(false))).collect();
     // Another endpoint must not answer what one with a name does.
     let rpc_proxy = "rpc.without_namespace.proxy_name";
     if take(&mut root, rpc_proxy).is_some_and(|name| name != DEFAULT) {
@@ -217,12 +213,8 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
         }
     }
     let mut toml = String::new();
-    for (section, settings) in sections {
-        let _ = writeln!(toml, "[{section}]");
-        for (name, value) in settings {
-            let _ = writeln!(toml, "{name} = {}", rendered(&value));
-        }
-        toml.push('\n');
+    for (name, settings) in sections {
+        toml.push_str(&section(name, &settings));
     }
     let without_namespace = "channel.without_namespace";
     match take(&mut root, without_namespace) {
@@ -255,7 +247,16 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
         let unknown = unknown.join(", ");
         return Err(ConfigError(format!("no setting has a counterpart; not converted: {unknown}")));
     }
+    if !toml.is_empty() && !off.is_empty() {
+        toml.insert_str(0, &section("transports", &off));
+    }
     Ok(Converted { toml, unknown })
+}
+
+/// A section of the file.
+fn section(name: &str, settings: &[(&str, Value)]) -> String {
+    let settings = settings.iter().map(|(name, value)| format!("{name} = {}\n", rendered(value)));
+    format!("[{name}]\n{}\n", settings.collect::<String>())
 }
 
 /// Lists a value that has another type than it should.
@@ -384,7 +385,8 @@ mod tests {
                 "without_namespace": { "force_recovery_mode": "", "channel_regex": "", "allowed_delta_types": null },
                 "private_prefix": "$", "namespace_boundary": ":", "user_boundary": "#", "user_separator": ","
             },
-            "http_stream": { "enabled": true },
+            "sse": { "enabled": true }, "http_stream": { "enabled": true }, "uni_sse": { "enabled": true },
+            "uni_http_stream": { "enabled": true }, "uni_websocket": { "enabled": true },
             "engine": { "redis": { "prefix": "centrifugo" } }, "broker": { "nats": { "prefix": "centrifugo" } }
         }"##,
         );
@@ -498,6 +500,20 @@ mod tests {
             .map(|name| (config.namespaces[name].subscribe, config.namespaces[name].subscribe_proxy));
         assert_eq!(decided, [(Access::Token, false), (Access::Token, true), (Access::Client, false)]);
         assert_eq!(converted.unknown, ["channel.namespaces.a.subscribe_proxy_name"]);
+    }
+
+    /// They are off in Centrifugo unless they are turned on.
+    #[test]
+    fn no_transport_is_turned_on() {
+        let converted = convert_centrifugo(
+            r#"{ "http_api": { "key": "k" }, "sse": { "enabled": false }, "uni_websocket": { "enabled": true },
+                 "http_stream": { "max_request_body_size": 5 } }"#,
+        )
+        .unwrap();
+        let on = HubConfig::from_toml(&converted.toml).unwrap().transports;
+        let on = [on.sse, on.http_stream, on.uni_websocket, on.uni_sse, on.uni_http_stream];
+        assert_eq!(on, [false, false, true, false, false]);
+        assert_eq!(converted.unknown, ["http_stream.max_request_body_size"]);
     }
 
     #[test]

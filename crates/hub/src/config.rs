@@ -41,6 +41,8 @@ use wireloom::OriginPolicy;
 pub struct HubConfig {
     /// Limits and rights of connections.
     pub client: ClientConfig,
+    /// The transports besides `/connection/websocket` and rooms.
+    pub transports: TransportsConfig,
     /// How tokens are verified.
     pub token: TokenConfig,
     /// The server API.
@@ -153,6 +155,28 @@ pub enum SlowPolicy {
     DropOldest,
     /// The publication is dropped.
     DropNewest,
+}
+
+/// The transports besides `/connection/websocket` and rooms. The path of one that is off is not found; connections that are open stay.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TransportsConfig {
+    /// `/connection/sse`, and `/emulation` for its commands: server-sent events for clients without WebSocket.
+    pub sse: bool,
+    /// `/connection/http_stream`, and `/emulation` for its commands: streamed responses for clients without WebSocket.
+    pub http_stream: bool,
+    /// `/connection/uni_websocket`: pushes alone, over WebSocket.
+    pub uni_websocket: bool,
+    /// `/connection/uni_sse`: pushes alone, as server-sent events.
+    pub uni_sse: bool,
+    /// `/connection/uni_http_stream`: pushes alone, in a streamed response.
+    pub uni_http_stream: bool,
+}
+
+impl Default for TransportsConfig {
+    fn default() -> Self {
+        Self { sse: true, http_stream: true, uni_websocket: true, uni_sse: true, uni_http_stream: true }
+    }
 }
 
 /// How tokens are verified. Without any key, every token is refused.

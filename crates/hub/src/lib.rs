@@ -70,6 +70,7 @@ pub use centrifugo::{Converted, convert_centrifugo};
 pub use config::{
     Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, DeltaType, EngineConfig, EventsConfig,
     HistoryConfig, HubConfig, ProxiesConfig, ProxyConfig, RecoveryMode, SlowPolicy, TokenConfig,
+    TransportsConfig,
 };
 pub use history::{History, HistoryQuery, Position, Recovery, Retention};
 pub use hooks::{

@@ -10,8 +10,9 @@ use crate::config::{ConfigError, HubConfig};
 const SOURCE: &str = include_str!("config.rs");
 
 /// The sections of the file, and the structs that declare them.
-const SECTIONS: [(&str, &str); 14] = [
+const SECTIONS: [(&str, &str); 15] = [
     ("client", "ClientConfig"),
+    ("transports", "TransportsConfig"),
     ("token", "TokenConfig"),
     ("token.subscription", "TokenConfig"),
     ("api", "ApiConfig"),

@@ -57,6 +57,9 @@ impl Hub {
     /// Answers a request for a path of clients; `None` for any other.
     pub async fn answer_client(&self, request: &mut Request) -> Option<Response> {
         let path = request.path();
+        if !self.is_on(path) {
+            return Some(Response::not_found());
+        }
         match path {
             "/connection/websocket" | "/connection/uni_websocket" => {
                 let is_one_way = path == "/connection/uni_websocket";
@@ -90,6 +93,20 @@ impl Hub {
             }
             Err(refusal) => refusal,
         })
+    }
+
+    /// Whether a path is none of a transport that the configuration turns off.
+    fn is_on(&self, path: &str) -> bool {
+        let on = &self.0.settings().config.transports;
+        match path {
+            "/connection/sse" => on.sse,
+            "/connection/http_stream" => on.http_stream,
+            "/connection/uni_websocket" => on.uni_websocket,
+            "/connection/uni_sse" => on.uni_sse,
+            "/connection/uni_http_stream" => on.uni_http_stream,
+            EMULATION_PATH => on.sse || on.http_stream,
+            _ => true,
+        }
     }
 
     /// Accepts a client of the client protocol whose handshake was received elsewhere, such as by axum's server with

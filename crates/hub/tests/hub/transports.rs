@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use wireloom::client::Request;
 use wireloom::{Connector, WebSocket};
-use wireloom_hub::ConnectGrant;
 use wireloom_hub::protocol::{
     Command, ConnectRequest, EmulationRequest, PublishRequest, Reply, SubscribeRequest,
 };
+use wireloom_hub::{ConnectGrant, HubConfig};
 
 use super::streams::{Stream, http};
 use super::{CONFIG, Served};
@@ -64,6 +64,42 @@ async fn clients_without_websocket_send_commands_beside_their_stream() {
         assert_eq!(stream.next_or_end().await, None);
         assert_eq!(stream.send("{}").await, 404);
     }
+}
+
+#[tokio::test]
+async fn a_transport_that_is_off_is_not_found() {
+    const NAMES: [&str; 5] = ["sse", "http_stream", "uni_websocket", "uni_sse", "uni_http_stream"];
+    let paths = || NAMES.map(|name| format!("/connection/{name}")).into_iter().chain(["/emulation".into()]);
+    // Each way alone, the two that need commands by other requests, and all.
+    let cases = NAMES.map(|name| vec![name]).into_iter().chain([NAMES[..2].to_vec(), NAMES.to_vec(), vec![]]);
+    for off in cases {
+        let settings: String = off.iter().map(|name| format!("{name} = false\n")).collect();
+        let served = Served::start(&format!("{CONFIG}[transports]\n{settings}"), |hub| hub).await;
+        for path in paths() {
+            let is_off = match &*path {
+                "/emulation" => off.len() > 1,
+                path => off.iter().any(|name| path == format!("/connection/{name}")),
+            };
+            // None is a request that its path accepts, and each says why but one that is off.
+            let request = Request::new("PUT", http(&served, &path));
+            let status = Connector::new().request(request).await.unwrap().status;
+            assert_eq!(status == 404, is_off, "{path} {off:?} {status}");
+            assert!(is_off || (400..500).contains(&status), "{path} {status}");
+        }
+        served.connect().await;
+    }
+}
+
+#[tokio::test]
+async fn a_reload_turns_transports_off_and_open_connections_stay() {
+    let served = serve().await;
+    let (mut stream, _) = Stream::connect(&served, "/connection/http_stream", json!({})).await;
+    let off =
+        HubConfig::from_toml(&format!("{CONFIG}{WITH_API}[transports]\nhttp_stream = false\n")).unwrap();
+    served.hub.reload(off).unwrap();
+    assert!(stream.reply("subscribe", json!({ "channel": "chat:x" })).await["subscribe"].is_object());
+    let request = Request::post(http(&served, "/connection/http_stream"), r#"{"id":1,"connect":{}}"#);
+    assert_eq!(Connector::new().request(request).await.unwrap().status, 404);
 }
 
 #[tokio::test]
