@@ -508,7 +508,8 @@ impl<E: Engine> Side<E> {
 
     async fn recover(&mut self, name: &'static str, since: Option<Position>, is_cache: bool) -> Answer {
         let mode = if is_cache { RecoveryMode::Cache } else { RecoveryMode::Stream };
-        let read = self.engine.recover(name, since.as_ref(), mode, retention(name, 5, false)).await;
+        let read =
+            self.engine.recover(name, since.as_ref(), mode, retention(name, 5, false), usize::MAX).await;
         if self.is_full(name) {
             assert_eq!(read, Err(EngineError::ChannelLimit));
             return Answer::Refused;
@@ -580,7 +581,11 @@ impl<E: Engine> Side<E> {
             Command::History { channel: number, since, limit, reverse } => {
                 let name = channel(number);
                 let since = since.map(|since| self.since(name, since));
-                self.history(name, HistoryQuery { since, limit: limit.map(usize::from), reverse }).await
+                self.history(
+                    name,
+                    HistoryQuery { since, limit: limit.map(usize::from), reverse, len_max: None },
+                )
+                .await
             }
             Command::Recover { channel: number, since, is_cache } => {
                 let name = channel(number);

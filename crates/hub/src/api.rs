@@ -381,7 +381,7 @@ impl Hub {
         let channel = self.check(&request.channel, Operation::History)?;
         let since = request.since.map(|since| Position { offset: since.offset, epoch: since.epoch });
         let limit = Some(usize::try_from(request.limit).unwrap_or(usize::MAX));
-        let query = HistoryQuery { since, limit, reverse: request.reverse };
+        let query = HistoryQuery { since, limit, reverse: request.reverse, len_max: None };
         let history = self.0.history(channel, &query).await;
         let history = history.map_err(|error| self.failed("read a history", channel, &error))?;
         let history = history.ok_or(Failure::Refused(ErrorCode::NotAvailable))?;

@@ -708,8 +708,9 @@ mod tests {
             since: Option<&'a Position>,
             mode: RecoveryMode,
             retention: Retention,
+            len_max: usize,
         ) -> EngineFuture<'a, Recovery> {
-            self.memory.recover(channel, since, mode, retention)
+            self.memory.recover(channel, since, mode, retention, len_max)
         }
 
         fn remove_history<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()> {

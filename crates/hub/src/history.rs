@@ -50,6 +50,18 @@ pub struct HistoryQuery {
     pub limit: Option<usize>,
     /// The newest first; `since` then means publications before it.
     pub reverse: bool,
+    /// At most this many bytes of publications, but one in any case; `None` for all.
+    pub len_max: Option<usize>,
+}
+
+/// How many of the first publications have at most this many bytes, but one in any case.
+pub(crate) fn count_within(publications: &[Arc<Publication>], len_max: usize) -> usize {
+    let lens = publications.iter().map(|publication| publication.encoded_len());
+    let sums = lens.scan(0_usize, |sum, len| {
+        *sum = sum.saturating_add(len);
+        Some(*sum)
+    });
+    sums.take_while(|sum| *sum <= len_max).count().max(1).min(publications.len())
 }
 
 /// Part of a history.
@@ -64,7 +76,7 @@ pub struct History {
 /// The answer to a client that wants to continue from a position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recovery {
-    /// The publications that the client missed, in order; empty when they are not all known.
+    /// The publications that the client missed, in order; empty when they are not all known, or have too many bytes.
     pub publications: Vec<Arc<Publication>>,
     /// `publications` is everything that the client missed.
     pub recovered: bool,
@@ -350,10 +362,22 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_counted_from_the_first_on() {
+        let publications: Vec<_> = log(5).kept_from(0).map(|(one, _)| one.clone()).collect();
+        let len = publications[0].encoded_len();
+        for (len_max, count) in
+            [(0, 1), (len, 1), (2 * len - 1, 1), (2 * len, 2), (3 * len, 3), (usize::MAX, 3)]
+        {
+            assert_eq!(count_within(&publications, len_max), count, "{len_max}");
+        }
+        assert_eq!(count_within(&[], 0), 0);
+    }
+
+    #[test]
     fn reads_in_both_directions() {
         let log = log(5);
         let read = |since: Option<u64>, limit, reverse| {
-            let query = HistoryQuery { since: since.map(at), limit, reverse };
+            let query = HistoryQuery { since: since.map(at), limit, reverse, len_max: None };
             offsets(&log.read(&query, S * 5).publications)
         };
         assert_eq!(read(None, None, false), [3, 4, 5]);

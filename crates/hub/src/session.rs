@@ -19,7 +19,7 @@ use crate::budget::{self, BYTES_PER_UNIT, charge};
 use crate::client::{Client, Format, Identity};
 use crate::clock::{Deadline, Nanos, seconds};
 use crate::concurrently::concurrently;
-use crate::config::ChannelOptions;
+use crate::config::{ChannelOptions, HubConfig};
 use crate::encoded::publication_of;
 use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal, copied};
 use crate::node::Node;
@@ -86,7 +86,12 @@ const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
 const RENEWALS_MAX: usize = 16;
 
 /// The maximum length of the publications in a reply, in lengths of the send queue: a reply is encoded in one turn, and waits as a whole.
-pub(crate) const REPLY_QUEUES_MAX: usize = 8;
+const REPLY_QUEUES_MAX: usize = 8;
+
+/// The maximum length of the publications in a reply, but for one alone.
+pub(crate) fn reply_len_max(config: &HubConfig) -> usize {
+    REPLY_QUEUES_MAX.saturating_mul(config.client.queue_len_max)
+}
 
 /// How many commands may be ahead of their rate, as a time at that rate.
 const BURST: Duration = Duration::from_secs(5);

@@ -24,7 +24,7 @@ use crate::opened::Opened;
 use crate::protocol::{Encoding, ErrorCode, Reply, SubscribeRequest, SubscribeResult};
 use crate::proxy::{Caller, Headers};
 use crate::rights::{self, Decision, Grant, Operation, Requester};
-use crate::session::REPLY_QUEUES_MAX;
+use crate::session::reply_len_max;
 use crate::shards::lock;
 
 /// The bit of a subscribe command's `flag` that asks for an error instead of a subscription that has not recovered.
@@ -356,22 +356,17 @@ async fn position(
     result.was_recovering = command.recover;
     let since = Position { offset: command.offset, epoch: command.epoch.clone() };
     let since = (command.recover && result.recoverable).then_some(&since);
-    let recovered = node.engine().recover(channel, since, options.recovery_mode, retention).await;
+    let len_max = reply_len_max(&node.settings().config).saturating_sub(request.recovered_len);
+    let recovered = node.engine().recover(channel, since, options.recovery_mode, retention, len_max).await;
     let mut recovery = recovered.map_err(|error| reserved.refusal(&error))?;
-    // Publications that are not sent were read all the same.
+    // Also for those that a filter leaves out.
     charge(budget::of_publications(&recovery.publications)).await;
     if let Some(filter) = &start.filter {
         recovery.publications.retain(|publication| filter.fits(&publication.tags));
     }
     let lens = recovery.publications.iter().map(|publication| publication.encoded_len());
-    let len = request.recovered_len + lens.sum::<usize>();
     // One publication alone is sent however long it is.
-    let fits = match recovery.publications.len() {
-        0 => true,
-        1 if request.recovered_len == 0 => true,
-        _ => len <= REPLY_QUEUES_MAX * node.settings().config.client.queue_len_max,
-    };
-    if !fits {
+    if request.recovered_len > 0 && lens.sum::<usize>() > len_max {
         (recovery.publications, recovery.recovered) = (Vec::new(), false);
     }
     if command.recover {

@@ -84,7 +84,7 @@ impl Delivery for Receiver {
 /// Follows the commands from now on.
 pub(super) async fn follow(engine: &dyn Engine) -> Result<(), EngineError> {
     engine.subscribe(COMMANDS).await?;
-    engine.recover(COMMANDS, None, crate::config::RecoveryMode::Stream, KEPT).await.map(drop)
+    engine.recover(COMMANDS, None, crate::config::RecoveryMode::Stream, KEPT, usize::MAX).await.map(drop)
 }
 
 /// Stores a command, which every node executes. After an error at least this node has executed it.

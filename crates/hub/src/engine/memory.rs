@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::event_queue::MemoryQueue;
 use super::logs::{Decision, Logs};
-use super::{Control, Delivery, Engine, EngineError, EngineFuture, EventQueue, Membership};
+use super::{Control, Delivery, Engine, EngineError, EngineFuture, EventQueue, Membership, within};
 use crate::clock::Clock;
 #[cfg(doc)]
 use crate::config::HistoryConfig;
 use crate::config::RecoveryMode;
-use crate::history::{History, HistoryQuery, Log, Position, Recovery, Retention};
+use crate::history::{History, HistoryQuery, Log, Position, Recovery, Retention, count_within};
 use crate::protocol::{ClientInfo, PresenceStatsResult, Publication};
 use crate::shards::Shards;
 
@@ -148,7 +148,11 @@ impl Engine for MemoryEngine {
     ) -> EngineFuture<'a, History> {
         let now = self.now();
         // Reading begins no history: a client that may read could fill the memory with names.
-        ready(Ok(self.logs.preview(channel, now, |log| log.read(query, now))))
+        let mut history = self.logs.preview(channel, now, |log| log.read(query, now));
+        if let Some(len_max) = query.len_max {
+            history.publications.truncate(count_within(&history.publications, len_max));
+        }
+        ready(Ok(history))
     }
 
     fn recover<'a>(
@@ -157,12 +161,14 @@ impl Engine for MemoryEngine {
         since: Option<&'a Position>,
         mode: RecoveryMode,
         _retention: Retention,
+        len_max: usize,
     ) -> EngineFuture<'a, Recovery> {
         let now = self.now();
-        ready(self.logs.read(channel, now, |log: &Log| match since {
+        let read = self.logs.read(channel, now, |log: &Log| match since {
             Some(since) => log.recover(since, mode, RECOVER_MAX, now),
             None => Recovery { publications: Vec::new(), recovered: false, position: log.position() },
-        }))
+        });
+        Box::pin(async move { Ok(within(read?, len_max).await) })
     }
 
     fn remove_history<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()> {

@@ -24,8 +24,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::budget::{self, charge};
 use crate::config::RecoveryMode;
-use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
+use crate::history::{History, HistoryQuery, Position, Recovery, Retention, count_within};
 use crate::protocol::{ClientInfo, PresenceStatsResult, Publication};
 
 pub use crate::idempotency::IDEMPOTENCY_TTL;
@@ -218,13 +219,15 @@ pub trait Engine: Send + Sync + 'static {
         retention: Retention,
     ) -> EngineFuture<'a, History>;
 
-    /// Returns the publications that a client at `since` missed; without `since`, only the position.
+    /// Returns the publications that a client at `since` missed; without `since`, only the position. If there are several, and they have
+    /// more than `len_max` bytes, it has not recovered; no more than that and one further is read.
     fn recover<'a>(
         &'a self,
         channel: &'a str,
         since: Option<&'a Position>,
         mode: RecoveryMode,
         retention: Retention,
+        len_max: usize,
     ) -> EngineFuture<'a, Recovery>;
 
     /// Removes a history. Its subscribers start again with a new epoch.
@@ -299,6 +302,16 @@ impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.engine.unsubscribe(self.channel);
     }
+}
+
+/// What a client receives of what was read: nothing if it has not recovered, or there is more than `len_max`. That was read all the same,
+/// and is paid for here.
+pub(crate) async fn within(mut recovery: Recovery, len_max: usize) -> Recovery {
+    recovery.recovered &= count_within(&recovery.publications, len_max) == recovery.publications.len();
+    if !recovery.recovered {
+        charge(budget::of_publications(&std::mem::take(&mut recovery.publications))).await;
+    }
+    recovery
 }
 
 /// The prefix, if it is one.

@@ -47,7 +47,7 @@ use super::peers::Peers;
 use super::status::Status;
 use super::{
     Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
-    MemoryEngine,
+    MemoryEngine, within,
 };
 use crate::clock::{Clock, WarningLimit};
 use crate::config::{EngineConfig, RecoveryMode};
@@ -408,13 +408,14 @@ impl Engine for NatsEngine {
         since: Option<&'a Position>,
         mode: RecoveryMode,
         retention: Retention,
+        len_max: usize,
     ) -> EngineFuture<'a, Recovery> {
         Box::pin(async move {
-            let recovery = history::recover(&self.nats, channel, since, mode, retention).await?;
+            let recovery = history::recover(&self.nats, channel, since, mode, retention, len_max).await?;
             if let Some(follower) = self.follower(channel) {
                 follower.follow_from(&recovery.position).await;
             }
-            Ok(recovery)
+            Ok(within(recovery, len_max).await)
         })
     }
 

@@ -31,15 +31,15 @@ use prost::Message as _;
 use self::connection::Connection;
 use self::live::Live;
 use self::names::Names;
-use self::script::{Part, Reading};
+use self::script::{Part, Read, Reading};
 use super::commands::{self, Receiver};
 use super::status::Status;
 use super::{
     Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
-    PRESENCE_REFRESH,
+    PRESENCE_REFRESH, within,
 };
 use crate::config::{EngineConfig, RecoveryMode};
-use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
+use crate::history::{History, HistoryQuery, Position, Recovery, Retention, count_within};
 use crate::protocol::{ClientInfo, Join, Leave, Publication, Push};
 use crate::random::token;
 
@@ -182,9 +182,11 @@ impl Engine for RedisEngine {
                 (true, None) => Part::Before { offset: u64::MAX, limit },
                 (true, Some(offset)) => Part::Before { offset, limit },
             };
-            let reading = Reading { channel, part, retention, is_followed: false };
-            let read = script::read(&self.connection, reading).await?;
-            Ok(History { publications: read.publications, position: read.position })
+            let len_max = query.len_max.unwrap_or(usize::MAX);
+            let reading = Reading { channel, part, len_max, retention, is_followed: false };
+            let Read { mut publications, position } = script::read(&self.connection, reading).await?;
+            publications.truncate(count_within(&publications, len_max));
+            Ok(History { publications, position })
         })
     }
 
@@ -194,6 +196,7 @@ impl Engine for RedisEngine {
         since: Option<&'a Position>,
         mode: RecoveryMode,
         retention: Retention,
+        len_max: usize,
     ) -> EngineFuture<'a, Recovery> {
         Box::pin(async move {
             let part = match (since, mode) {
@@ -203,10 +206,10 @@ impl Engine for RedisEngine {
             };
             // Commands may be compared long after the start of the node.
             let is_followed = channel == commands::COMMANDS;
-            let reading = Reading { channel, part, retention, is_followed };
+            let reading = Reading { channel, part, len_max, retention, is_followed };
             let read = script::read(&self.connection, reading).await?;
             self.live.follow_from(channel, &read.position);
-            Ok(read.recovery(since, mode))
+            Ok(within(read.recovery(since, mode), len_max).await)
         })
     }
 

@@ -39,7 +39,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::queue::{Len, Receiver, queue};
 use self::task::{Call, Request, Task};
-use crate::history::{History, HistoryQuery, Position};
+use crate::history::{History, HistoryQuery, Position, count_within};
 use crate::protocol::{
     ClientInfo, Command, HistoryRequest, PresenceRequest, PresenceStatsRequest, PresenceStatsResult,
     Publication, PublishRequest, Reply, RpcRequest, SendRequest, StreamPosition, SubscribeResult,
@@ -273,10 +273,9 @@ impl Client {
         let history = HistoryRequest { channel: channel.into(), limit, since, reverse: query.reverse };
         let reply = self.call(Command { history: Some(history), ..Command::default() }).await?;
         let result = reply.history.unwrap_or_default();
-        Ok(History {
-            publications: result.publications.into_iter().map(Into::into).collect(),
-            position: Position { offset: result.offset, epoch: result.epoch },
-        })
+        let mut publications: Vec<_> = result.publications.into_iter().map(Into::into).collect();
+        publications.truncate(count_within(&publications, query.len_max.unwrap_or(usize::MAX)));
+        Ok(History { publications, position: Position { offset: result.offset, epoch: result.epoch } })
     }
 
     /// The clients of a channel, by the id of their connection.

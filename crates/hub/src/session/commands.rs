@@ -1,9 +1,8 @@
 //! The commands of a connected client that have one reply each.
 
 use bytes::Bytes;
-use prost::Message as _;
 
-use super::{REPLY_QUEUES_MAX, Session};
+use super::{Session, reply_len_max};
 use crate::auth::Flaw;
 use crate::budget::{self, READ_PER_UNIT, charge};
 use crate::channel_limits;
@@ -205,26 +204,18 @@ impl Session {
         let since = request.since.map(|since| Position { offset: since.offset, epoch: since.epoch });
         // One command returns at most HISTORY_MAX publications.
         let limit = usize::try_from(request.limit).unwrap_or(usize::MAX).min(HISTORY_MAX);
-        let query = HistoryQuery { since, limit: Some(limit), reverse: request.reverse };
+        let len_max = Some(reply_len_max(&self.node.settings().config));
+        // At least one publication: the client reads on behind the last.
+        let query = HistoryQuery { since, limit: Some(limit), reverse: request.reverse, len_max };
         let history = self.node.history(channel, &query).await;
         let history = history.map_err(|error| self.failed(channel, &error, "a history was not read"))?;
-        let mut history = history.unwrap_or_default();
+        let history = history.unwrap_or_default();
         if let Some(since) = &query.since
             && !since.is_in(&history.position.epoch)
         {
             return Err(ErrorCode::UnrecoverablePosition.into());
         }
-        let len_max = REPLY_QUEUES_MAX * self.node.settings().config.client.queue_len_max;
-        let lens = history.publications.iter().map(|publication| publication.encoded_len());
-        let sums = lens.scan(0, |sum, len| {
-            *sum += len;
-            Some(*sum)
-        });
-        // At least one: the client reads on behind the last.
-        let count = sums.take_while(|sum| *sum <= len_max).count().max(1);
-        // Publications that are not sent were read all the same.
         charge(budget::of_publications(&history.publications)).await;
-        history.publications.truncate(count);
         Ok(HistoryResult {
             publications: history.publications.iter().map(|one| (**one).clone()).collect(),
             epoch: history.position.epoch,

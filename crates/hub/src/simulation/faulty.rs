@@ -7,7 +7,9 @@ use fastrand::Rng;
 
 use super::model::Model;
 use crate::config::RecoveryMode;
-use crate::engine::{Control, Delivery, Engine, EngineError, EngineFuture, Membership, PendingDelivery};
+use crate::engine::{
+    Control, Delivery, Engine, EngineError, EngineFuture, Membership, PendingDelivery, within,
+};
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Publication};
 use crate::shards::lock;
@@ -181,16 +183,17 @@ impl<E: Engine> Engine for FaultyEngine<E> {
         since: Option<&'a Position>,
         mode: RecoveryMode,
         retention: Retention,
+        len_max: usize,
     ) -> EngineFuture<'a, Recovery> {
         Box::pin(async move {
             self.chance.disturb().await?;
-            let recovery = self.inner.recover(channel, since, mode, retention).await?;
+            let recovery = self.inner.recover(channel, since, mode, retention, usize::MAX).await?;
             if since.is_some() {
                 let now = self.started.elapsed();
                 self.model.check(channel, since, mode, retention, now, &recovery);
             }
             self.chance.disturb().await?;
-            Ok(recovery)
+            Ok(within(recovery, len_max).await)
         })
     }
 

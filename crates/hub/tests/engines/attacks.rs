@@ -102,7 +102,7 @@ async fn nats_acknowledges_in_the_epoch_of_the_stream() {
     let (one, two) = (nats_engine(nats.port).await, nats_engine(nats.port).await);
     let (recorder, _other) = (started(&one), started(&two));
     one.subscribe("a").await.unwrap();
-    let begin = one.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap().position;
+    let begin = one.recover("a", None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap().position;
     for number in 0..3 {
         let engine = if number == 1 { &two } else { &one };
         assert_eq!(publish(engine, "a", &number.to_string()).await.epoch, begin.epoch);
@@ -168,10 +168,10 @@ async fn redis_stays_connected_whatever_positions_clients_have() {
     for offset in [0, 1, u64::MAX - 1, u64::MAX] {
         let since = Position { offset, ..at.clone() };
         for mode in [RecoveryMode::Stream, RecoveryMode::Cache] {
-            engine.recover("a", Some(&since), mode, KEEP).await.unwrap();
+            engine.recover("a", Some(&since), mode, KEEP, usize::MAX).await.unwrap();
         }
         for reverse in [false, true] {
-            let query = HistoryQuery { since: Some(since.clone()), limit: Some(5), reverse };
+            let query = HistoryQuery { since: Some(since.clone()), limit: Some(5), reverse, len_max: None };
             engine.history("a", &query, KEEP).await.unwrap();
         }
     }
@@ -201,6 +201,49 @@ async fn redis_nodes_with_different_sizes_share_a_history() {
     let query = HistoryQuery { limit: Some(1), ..HistoryQuery::default() };
     let read = engine.history("a", &query, limit).await.unwrap();
     assert_eq!(read.publications.iter().map(|one| text(one)).collect::<Vec<_>>(), ["3"]);
+}
+
+/// The length of a reply, for a history that is sixteen times as long.
+const REPLY_LEN: usize = 1 << 20;
+
+/// Publishes that history, and returns where it begins.
+async fn publish_much(engine: &dyn Engine, long: Retention) -> Position {
+    let begin = engine.recover("a", None, RecoveryMode::Stream, long, 0).await.unwrap().position;
+    for _ in 0..256 {
+        engine.publish("a", publication("x".repeat(64 << 10)), Some(long), "").await.unwrap();
+    }
+    begin
+}
+
+/// What a reply cannot have is not sent to the node.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_is_read_than_a_reply_may_have() {
+    let long = Retention { size: 1_000, ..KEEP };
+    let read = async |engine: &dyn Engine, since: &Position, reverse| {
+        let recovered = engine.recover("a", Some(since), RecoveryMode::Stream, long, REPLY_LEN).await;
+        assert!(!recovered.unwrap().recovered);
+        let query = HistoryQuery { limit: Some(1_000), len_max: Some(REPLY_LEN), reverse, since: None };
+        let read = engine.history("a", &query, long).await.unwrap();
+        assert_eq!(read.publications.len(), 15);
+    };
+    let is_little =
+        |before: u64, after: u64| assert!(after - before < 4 * REPLY_LEN as u64, "{}", after - before);
+    if let Some(redis) = Redis::start() {
+        let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+        let begin = publish_much(&engine, long).await;
+        for reverse in [false, true] {
+            let before = redis.sent_len();
+            read(&engine, &begin, reverse).await;
+            is_little(before, redis.sent_len());
+        }
+    }
+    if let Some(nats) = Nats::start() {
+        let engine = nats_engine(nats.port).await;
+        let begin = publish_much(&engine, long).await;
+        let before = nats.sent_len().await;
+        read(&engine, &begin, false).await;
+        is_little(before, nats.sent_len().await);
+    }
 }
 
 /// A key cannot be that of another channel's position, which would stand for a publication that was never made.
@@ -252,7 +295,7 @@ async fn redis_soon_forgets_channels_that_were_only_read() {
     let engine = RedisEngine::connect(&redis.url()).await.unwrap();
     let left = |channel| position_left(&redis, channel);
     engine.history("a", &HistoryQuery::default(), KEEP).await.unwrap();
-    let begun = engine.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap().position;
+    let begun = engine.recover("a", None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap().position;
     assert!((10_000..=60_000).contains(&left("a")), "{}", left("a"));
     // What was published is remembered.
     assert_eq!(publish(&engine, "a", "0").await, Position { offset: 1, ..begun });
@@ -267,7 +310,7 @@ async fn redis_keeps_the_positions_of_followed_channels_for_longer() {
     let engine = RedisEngine::connect(&redis.url()).await.unwrap();
     let _recorder = started(&engine);
     engine.subscribe("a").await.unwrap();
-    engine.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap();
+    engine.recover("a", None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
     engine.maintain();
     // Compared ten seconds later at the latest.
     let compared = async {
@@ -291,7 +334,7 @@ async fn redis_delivers_while_histories_are_compared() {
     for number in 0..CHANNELS {
         let channel = format!("c{number}");
         engine.subscribe(&channel).await.unwrap();
-        engine.recover(&channel, None, RecoveryMode::Stream, KEEP).await.unwrap();
+        engine.recover(&channel, None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
     }
     link.set(LinkState::Slow(DELAY));
     engine.maintain();
@@ -952,7 +995,7 @@ async fn what_arrives_faster_than_it_is_delivered_is_read_again() {
     let delivery: Arc<dyn Delivery> = held.clone();
     two.start(Arc::downgrade(&delivery));
     two.subscribe("a").await.unwrap();
-    let begin = two.recover("a", None, RecoveryMode::Stream, MANY).await.unwrap().position.offset;
+    let begin = two.recover("a", None, RecoveryMode::Stream, MANY, usize::MAX).await.unwrap().position.offset;
     let data = "x".repeat(100_000);
     for _ in 0..COUNT {
         one.publish("a", publication(&*data), Some(MANY), "").await.unwrap();
@@ -981,7 +1024,7 @@ async fn a_history_of_markers_is_read_to_its_end() {
         raw.publish_with_headers(subject.clone(), headers.clone(), Bytes::new()).await.unwrap();
     }
     raw.flush().await.unwrap();
-    let recovering = engine.recover("a", Some(&position), RecoveryMode::Stream, retention(1));
+    let recovering = engine.recover("a", Some(&position), RecoveryMode::Stream, retention(1), usize::MAX);
     let recovery = tokio::time::timeout(Duration::from_secs(20), recovering).await.unwrap().unwrap();
     assert_eq!((recovery.recovered, recovery.publications.len()), (true, 0));
 }

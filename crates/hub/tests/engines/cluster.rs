@@ -116,7 +116,7 @@ async fn a_replica_of_a_cluster_takes_over() {
     let mut positions = Vec::new();
     for channel in moved.iter().chain(&kept) {
         one.subscribe(channel).await.unwrap();
-        one.recover(channel, None, wireloom_hub::RecoveryMode::Stream, KEEP).await.unwrap();
+        one.recover(channel, None, wireloom_hub::RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
         positions.push(publish(&*two, channel, "0").await);
     }
     cluster[0].kill();

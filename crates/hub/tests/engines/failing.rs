@@ -66,7 +66,7 @@ struct Reader {
 impl Reader {
     async fn read(&mut self, engine: &dyn Engine, channel: &str) -> bool {
         let since = self.spans.last().map(|(_, at)| at.clone());
-        let recovered = engine.recover(channel, since.as_ref(), RecoveryMode::Stream, KEEP).await;
+        let recovered = engine.recover(channel, since.as_ref(), RecoveryMode::Stream, KEEP, usize::MAX).await;
         recovered.map(|recovery| self.handle_recovery(recovery)).is_ok()
     }
 
@@ -192,7 +192,8 @@ impl Subscribers {
                 is_lost.then_some(at)
             };
             if let Some(since) = since {
-                let recovered = engine.recover(channel, since.as_ref(), RecoveryMode::Stream, KEEP).await;
+                let recovered =
+                    engine.recover(channel, since.as_ref(), RecoveryMode::Stream, KEEP, usize::MAX).await;
                 let mut subscribers = self.0.lock().unwrap();
                 let subscriber = subscribers.get_mut(channel).unwrap();
                 // Otherwise it failed, or the history was lost meanwhile.

@@ -86,7 +86,7 @@ async fn a_recovery_takes_nothing_from_other_subscribers() {
     publish(&two, "held", "0").await;
     holder.entered.recv().unwrap();
     let first = publish(&two, "a", "0").await;
-    let recovered = one.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap();
+    let recovered = one.recover("a", None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
     assert_eq!(recovered.position, first);
     let second = publish(&two, "a", "1").await;
     holder.leave.send(()).unwrap();
@@ -123,7 +123,7 @@ async fn a_comparison_takes_nothing_from_what_is_on_its_way() {
         two.publish("slow", publication("sleep 2"), None, "").await.unwrap();
     }
     let first = publish(&two, "a", "0").await;
-    let recovered = one.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap();
+    let recovered = one.recover("a", None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
     assert_eq!(recovered.position, first);
     let second = publish(&two, "a", "1").await;
     one.maintain();
@@ -148,7 +148,7 @@ async fn a_comparison_takes_nothing_from_what_has_arrived() {
         two.publish("a", publication("sleep 100"), None, "").await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
         let first = publish(&two, "a", "0").await;
-        let recovered = one.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap();
+        let recovered = one.recover("a", None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
         assert_eq!(recovered.position, first);
         let second = publish(&two, "a", "1").await;
         // Every tenth call compares.
@@ -171,7 +171,7 @@ async fn a_node_that_is_behind_does_not_queue_without_end() {
     for channel in ["held", "a", "large"] {
         one.subscribe(channel).await.unwrap();
     }
-    one.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap();
+    one.recover("a", None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
     let begun = publish(&two, "a", "0").await;
     held.until_published("a", begun, "0").await;
     publish(&two, "held", "0").await;

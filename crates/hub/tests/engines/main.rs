@@ -128,7 +128,8 @@ pub(crate) async fn publish(engine: &dyn Engine, channel: &str, data: &str) -> P
 
 /// What a client at a position missed, if it can recover.
 pub(crate) async fn missed(engine: &dyn Engine, channel: &str, since: &Position) -> Option<Vec<String>> {
-    let recovery = engine.recover(channel, Some(since), RecoveryMode::Stream, KEEP).await.unwrap();
+    let recovery =
+        engine.recover(channel, Some(since), RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
     recovery.recovered.then(|| recovery.publications.iter().map(|one| text(one)).collect())
 }
 
@@ -146,7 +147,7 @@ async fn position_expires(one: &dyn Engine, two: &dyn Engine) {
     let last = one.publish("brief:a", publication("0"), Some(BRIEF), "").await.unwrap();
     let kept = one.publish("short:b", publication("0"), Some(SHORT), "").await.unwrap();
     let position = async |channel, retention| {
-        two.recover(channel, None, RecoveryMode::Stream, retention).await.unwrap().position
+        two.recover(channel, None, RecoveryMode::Stream, retention, usize::MAX).await.unwrap().position
     };
     // A node whose configuration keeps less does not shorten it.
     assert_eq!(position("short:b", BRIEF).await, kept);
@@ -171,7 +172,7 @@ async fn position_expires(one: &dyn Engine, two: &dyn Engine) {
 /// A history has publications that have expired and others that have not.
 async fn limits_count_what_is_kept(one: &dyn Engine, two: &dyn Engine) {
     let read = async |limit, reverse| {
-        let query = HistoryQuery { limit, reverse, since: None };
+        let query = HistoryQuery { limit, reverse, ..HistoryQuery::default() };
         let history = two.history("short:limits", &query, SHORT).await.unwrap();
         history.publications.iter().map(|one| text(one).parse::<u32>().unwrap()).collect::<Vec<_>>()
     };
@@ -204,6 +205,66 @@ async fn a_node_without_history_delivers_what_others_keep(
     two.unsubscribe("none:a");
 }
 
+/// What exceeds a limit in bytes is not read, and a client that missed it has not recovered. A publication alone is read however long it is.
+async fn limits_in_bytes(one: &dyn Engine, two: &dyn Engine) {
+    const COUNT: usize = 150;
+    let long = Retention { size: 1_000, ..KEEP };
+    let begin = two.recover("lens", None, RecoveryMode::Stream, long, 0).await.unwrap().position;
+    let mut positions = vec![begin];
+    for number in 0..COUNT {
+        let publication = publication(format!("{number:0200}"));
+        positions.push(one.publish("lens", publication, Some(long), "").await.unwrap());
+    }
+    let all = two.history("lens", &HistoryQuery::default(), long).await.unwrap().publications;
+    assert_eq!(all.len(), COUNT);
+    let len_of = |publications: &[Arc<Publication>]| {
+        publications.iter().map(|one| prost::Message::encoded_len(&**one)).sum::<usize>()
+    };
+    // A stream of NATS that has grown does not know how much it has dropped before the first publication of a channel.
+    for missed in [0, 1, 2, 70, COUNT - 1] {
+        let since = &positions[COUNT - missed];
+        let len = len_of(&all[COUNT - missed..]);
+        for (len_max, fits) in
+            [(len, true), (len.saturating_sub(1), missed < 2), (1, missed < 2), (0, missed < 2)]
+        {
+            let recovered =
+                two.recover("lens", Some(since), RecoveryMode::Stream, long, len_max).await.unwrap();
+            let count = if fits { missed } else { 0 };
+            assert_eq!(
+                (recovered.recovered, recovered.publications.len()),
+                (fits, count),
+                "{missed} {len_max}"
+            );
+            assert_eq!(recovered.position, positions[COUNT]);
+        }
+    }
+    let newest = two.recover("lens", Some(&positions[0]), RecoveryMode::Cache, long, 1).await.unwrap();
+    assert_eq!((newest.recovered, newest.publications.len()), (true, 1));
+    let reversed: Vec<_> = all.iter().rev().cloned().collect();
+    for (reverse, all, since) in
+        [(false, &all, None), (true, &reversed, None), (false, &all, Some(10)), (true, &reversed, Some(140))]
+    {
+        let skipped = since.map_or(0, |since| if reverse { COUNT + 1 - since } else { since });
+        let since = since.map(|since| positions[since].clone());
+        for count in [1, 2, 65, 101, COUNT] {
+            let count = count.min(COUNT - skipped);
+            let expected = &all[skipped..][..count];
+            for (len_max, limit, count) in [
+                (len_of(expected), None, count),
+                (len_of(expected), Some(COUNT), count),
+                (len_of(expected) - 1, None, (count - 1).max(1)),
+                (0, None, 1),
+                (len_of(expected), Some(1), 1),
+            ] {
+                let query = HistoryQuery { since: since.clone(), limit, reverse, len_max: Some(len_max) };
+                let read = two.history("lens", &query, long).await.unwrap();
+                assert_eq!(read.publications, expected[..count], "{query:?}");
+                assert_eq!(read.position, positions[COUNT]);
+            }
+        }
+    }
+}
+
 /// More than are read at once.
 async fn presence_is_complete_after_many_have_left(one: &dyn Engine, two: &dyn Engine) {
     let info = |number: usize| ClientInfo { client: number.to_string(), ..ClientInfo::default() };
@@ -223,7 +284,7 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
     let first = started(one);
     let second = if std::ptr::addr_eq(one, two) { first.clone() } else { started(two) };
     // Several runs may share a server.
-    let begin = one.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap().position;
+    let begin = one.recover("a", None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap().position;
     one.subscribe("a").await.unwrap();
     two.subscribe("a").await.unwrap();
     let mut positions = vec![begin.clone()];
@@ -259,7 +320,7 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
     assert_eq!(missed(one, "a", &other).await, None);
     let later = Position { offset: u64::MAX / 4, ..positions[1].clone() };
     assert_eq!(missed(one, "a", &later).await, None);
-    let newest = one.recover("a", Some(&other), RecoveryMode::Cache, KEEP).await.unwrap();
+    let newest = one.recover("a", Some(&other), RecoveryMode::Cache, KEEP, usize::MAX).await.unwrap();
     assert_eq!((newest.publications.len(), newest.recovered), (1, true));
 
     for limit in [0, 1, 4, 10, 50] {
@@ -279,9 +340,9 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
     {
         let since = Position { offset, ..positions[1].clone() };
         assert_eq!(missed(one, "a", &since).await, None, "{offset}");
-        one.recover("a", Some(&since), RecoveryMode::Cache, KEEP).await.unwrap();
+        one.recover("a", Some(&since), RecoveryMode::Cache, KEEP, usize::MAX).await.unwrap();
         for (reverse, expected) in [(false, follow), (true, precede)] {
-            let query = HistoryQuery { since: Some(since.clone()), limit: None, reverse };
+            let query = HistoryQuery { since: Some(since.clone()), limit: None, reverse, len_max: None };
             assert_eq!(history(two, "a", query).await.len(), expected, "{offset} {reverse}");
         }
     }
@@ -299,7 +360,8 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
     }
     for (since, newest) in [(None, 600), (Some(middle), 300)] {
         for limit in [1, 10, 250, 599, 1_000] {
-            let query = HistoryQuery { since: since.clone(), limit: Some(limit), reverse: true };
+            let query =
+                HistoryQuery { since: since.clone(), limit: Some(limit), reverse: true, len_max: None };
             let read = two.history("long:a", &query, long).await.unwrap();
             let read: Vec<_> = read.publications.iter().map(|one| text(one)).collect();
             let expected: Vec<_> = numbers(0..newest).into_iter().rev().take(limit).collect();
@@ -378,11 +440,13 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     for (since, expected) in [(&at, false), (&last, true)] {
-        let recovery = two.recover("short:a", Some(since), RecoveryMode::Stream, SHORT).await.unwrap();
+        let recovery =
+            two.recover("short:a", Some(since), RecoveryMode::Stream, SHORT, usize::MAX).await.unwrap();
         assert_eq!((recovery.recovered, recovery.publications.len()), (expected, 0), "{since:?}");
         assert_eq!(recovery.position, last);
     }
     limits_count_what_is_kept(one, two).await;
+    limits_in_bytes(one, two).await;
     position_expires(one, two).await;
     a_node_without_history_delivers_what_others_keep(one, two, &second).await;
     presence_is_complete_after_many_have_left(one, two).await;
@@ -462,7 +526,7 @@ async fn redis_cluster() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
         // The first command after the loss may fail.
-        while one.recover(channel, None, RecoveryMode::Stream, KEEP).await.is_err() {
+        while one.recover(channel, None, RecoveryMode::Stream, KEEP, usize::MAX).await.is_err() {
             assert!(begin.elapsed() < Duration::from_secs(60));
         }
         match missed(&one, channel, at).await {

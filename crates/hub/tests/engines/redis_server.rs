@@ -159,9 +159,18 @@ impl Redis {
 
     /// How many connections it has accepted, with that of this question.
     pub(crate) fn connections(&self) -> u64 {
+        self.stat("total_connections_received")
+    }
+
+    /// How many bytes it has sent.
+    pub(crate) fn sent_len(&self) -> u64 {
+        self.stat("total_net_output_bytes")
+    }
+
+    fn stat(&self, name: &str) -> u64 {
         let answer = self.command("INFO stats");
-        let count = answer.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-        count.and_then(|count| count.trim().parse().ok()).unwrap_or_else(|| panic!("{answer}"))
+        let stat = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        stat.and_then(|stat| stat.trim().parse().ok()).unwrap_or_else(|| panic!("{answer}"))
     }
 
     pub(crate) fn kill(&mut self) {

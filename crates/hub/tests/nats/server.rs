@@ -94,13 +94,23 @@ impl Nats {
 
     /// How many subscriptions to subjects that begin with `prefix` the server knows.
     pub(crate) async fn subscriptions(&self, prefix: &str) -> usize {
+        self.monitored("connz?subs=1").await.matches(&format!("\"{prefix}")).count()
+    }
+
+    /// How many bytes it has sent to clients.
+    pub(crate) async fn sent_len(&self) -> u64 {
+        let answer = self.monitored("varz").await;
+        let sent = answer.split("\"out_bytes\":").nth(1).and_then(|rest| rest.split(',').next());
+        sent.and_then(|sent| sent.trim().parse().ok()).unwrap_or_else(|| panic!("{answer}"))
+    }
+
+    async fn monitored(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.monitor)).await.unwrap();
-        let request = "GET /connz?subs=1 HTTP/1.0\r\n\r\n";
-        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.write_all(format!("GET /{path} HTTP/1.0\r\n\r\n").as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
-        answer.matches(&format!("\"{prefix}")).count()
+        answer
     }
 }
 

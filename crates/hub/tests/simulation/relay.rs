@@ -362,11 +362,12 @@ impl Engine for RelayEngine {
         since: Option<&'a Position>,
         mode: RecoveryMode,
         retention: Retention,
+        len_max: usize,
     ) -> EngineFuture<'a, Recovery> {
         let (channel, since) = (channel.to_owned(), since.cloned());
-        Box::pin(
-            self.ask(async move |engine| engine.recover(&channel, since.as_ref(), mode, retention).await),
-        )
+        Box::pin(self.ask(async move |engine| {
+            engine.recover(&channel, since.as_ref(), mode, retention, len_max).await
+        }))
     }
 
     fn remove_history<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()> {

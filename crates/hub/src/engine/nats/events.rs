@@ -199,9 +199,15 @@ impl NatsEngine {
         let subject = format!("$KV.{}.{keys}", bucket.name);
         let (mut rows, mut from) = (Vec::new(), 1);
         while rows.len() < max {
-            let batch =
-                history::batch(&self.nats, &config.name, &subject, From::Sequence(from), max - rows.len())
-                    .await?;
+            let batch = history::batch(
+                &self.nats,
+                &config.name,
+                &subject,
+                From::Sequence(from),
+                max - rows.len(),
+                None,
+            )
+            .await?;
             let (last, has_more) = (batch.last(), batch.has_more());
             rows.extend(batch.into_payloads().filter_map(|row| {
                 let at = row.iter().position(|byte| *byte == b'\n')?;

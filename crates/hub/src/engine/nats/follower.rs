@@ -228,8 +228,10 @@ impl Follower {
     ) -> Result<(), EngineError> {
         let since = Position { offset: at.complete, epoch: at.epoch.clone() };
         let Recovery { mut publications, recovered, mut position } =
-            history::recover(nats, &self.channel, Some(&since), RecoveryMode::Stream, retention).await?;
+            history::recover(nats, &self.channel, Some(&since), RecoveryMode::Stream, retention, usize::MAX)
+                .await?;
         if !recovered {
+            publications.clear();
             delivery.deliver_history_lost(&self.channel);
             if self.channel == COMMANDS {
                 // What is left of them has not been executed.

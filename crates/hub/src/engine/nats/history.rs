@@ -16,7 +16,7 @@ use super::streams::{Nats, epoch, size_min, subject};
 use super::unavailable;
 use crate::config::RecoveryMode;
 use crate::engine::EngineError;
-use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
+use crate::history::{History, HistoryQuery, Position, Recovery, Retention, count_within};
 use crate::protocol::Publication;
 
 /// Stored instead of a publication when a history is removed: earlier messages do not count. No publication is encoded
@@ -89,17 +89,23 @@ pub(super) enum From {
     Time(Duration),
 }
 
-/// At most `count` messages of a subject, which may have wildcards, in one round trip (NATS ADR-31, "Batched Requests").
+/// At most `count` messages of a subject, which may have wildcards, in one round trip (NATS ADR-31, "Batched Requests"); no further one
+/// after `len_max` bytes.
 pub(super) async fn batch(
     nats: &Nats,
     stream: &str,
     subject: &str,
     from: From,
     count: usize,
+    len_max: Option<usize>,
 ) -> Result<Batch, EngineError> {
     let inbox = nats.client.new_inbox();
     let mut answers = nats.client.subscribe(inbox.clone()).await.map_err(unavailable)?;
     let mut request = json!({ "batch": count.clamp(1, BATCH), "next_by_subj": subject });
+    if let Some(len_max) = len_max {
+        // 0 stands for a default.
+        request["max_bytes"] = len_max.clamp(1, LEN_MAX).into();
+    }
     match from {
         From::Sequence(sequence) => request["seq"] = sequence.max(1).into(),
         From::Time(time) => {
@@ -147,6 +153,9 @@ pub(super) async fn batch(
     }
 }
 
+/// The largest limit of a batch in bytes. The server has one of its own, which is no larger by default.
+const LEN_MAX: usize = 64 << 20;
+
 /// The header of a message that deletes an entry of a key-value store.
 const KV_OPERATION: &str = "KV-Operation";
 
@@ -172,15 +181,18 @@ struct After {
     has_since: bool,
     /// Whether the history was removed after the sequence.
     removed: bool,
+    /// The length of `publications` as they are stored.
+    len: usize,
 }
 
-/// Reads the messages of a subject after a sequence, `max` or more if they exist.
+/// Reads the messages of a subject after a sequence, `max` or more if they exist, or several of more than `len_max` bytes.
 async fn after(
     nats: &Nats,
     stream: &Stream,
     subject: &str,
     since: u64,
     max: usize,
+    len_max: usize,
     retention: Retention,
 ) -> Result<After, EngineError> {
     let mut found = After::default();
@@ -188,7 +200,8 @@ async fn after(
     loop {
         let name = &stream.cached_info().config.name;
         let count = (max - found.publications.len()).saturating_add(1);
-        let batch = batch(nats, name, subject, From::Sequence(from), count).await?;
+        let len_left = Some(len_max.saturating_sub(found.len));
+        let batch = batch(nats, name, subject, From::Sequence(from), count, len_left).await?;
         let Some(last) = batch.last() else { return Ok(found) };
         for message in batch.messages {
             if message.sequence == since {
@@ -198,10 +211,12 @@ async fn after(
             } else {
                 found.has_expired |=
                     found.publications.is_empty() && message.has_expired(retention, nats.server_time());
+                found.len = found.len.saturating_add(message.payload.len());
                 found.publications.extend(publication(message.sequence, message.payload));
             }
         }
-        if !batch.has_more || found.publications.len() >= max {
+        let is_too_long = found.publications.len() > 1 && found.len > len_max;
+        if !batch.has_more || found.publications.len() >= max || is_too_long {
             return Ok(found);
         }
         from = last + 1;
@@ -235,22 +250,53 @@ async fn read_in(
     retention: Retention,
 ) -> Result<History, EngineError> {
     let limit = query.limit.unwrap_or(usize::MAX);
+    let len_max = query.len_max.unwrap_or(usize::MAX);
     let since = query.since.as_ref().map(|since| since.offset);
     let position = newest_position(stream, subject).await?;
-    let publications = if limit == 0 {
+    let mut publications = if limit == 0 {
         Vec::new()
     } else if query.reverse {
-        let before = since.unwrap_or(u64::MAX);
-        let after = before_newest(nats, stream, subject, before, limit as u64, retention).await?;
-        let kept = kept(nats, stream, subject, after..before, usize::MAX, retention).await?;
-        kept.into_iter().rev().take(limit).collect()
+        newest(nats, stream, subject, query, retention).await?
     } else {
-        kept(nats, stream, subject, since.unwrap_or(0)..u64::MAX, limit, retention).await?
+        let between = since.unwrap_or(0)..u64::MAX;
+        kept(nats, stream, subject, between, limit, len_max, retention).await?.publications
     };
+    publications.truncate(count_within(&publications, len_max));
     // Others may have been published meanwhile.
     let offset = publications.iter().map(|one| one.offset).max().unwrap_or(0).max(position.offset);
     Ok(History { publications, position: Position { offset, ..position } })
 }
+
+/// The publications before those of a position, the newest first: those that a query asks for, or more. A stream is read forwards, so that
+/// a limit in bytes takes several parts, each from a sequence on that has to be found.
+async fn newest(
+    nats: &Nats,
+    stream: &Stream,
+    subject: &str,
+    query: &HistoryQuery,
+    retention: Retention,
+) -> Result<Vec<Arc<Publication>>, EngineError> {
+    let limit = query.limit.unwrap_or(usize::MAX).min(retention.size);
+    let mut before = query.since.as_ref().map_or(u64::MAX, |since| since.offset);
+    let mut newest = Vec::new();
+    let mut part = if query.len_max.is_some() { PART_MIN } else { limit };
+    loop {
+        let left = limit - newest.len();
+        let after = before_newest(nats, stream, subject, before, part.min(left) as u64, retention).await?;
+        let kept = kept(nats, stream, subject, after..before, usize::MAX, usize::MAX, retention).await?;
+        let is_empty = kept.publications.is_empty();
+        newest.extend(kept.publications.into_iter().rev().take(left));
+        let has_enough = query.len_max.is_some_and(|len_max| count_within(&newest, len_max) < newest.len());
+        if has_enough || newest.len() >= limit || after == 0 || is_empty || kept.is_removed_before {
+            return Ok(newest);
+        }
+        before = newest.last().map_or(0, |oldest| oldest.offset);
+        part = part.saturating_mul(4);
+    }
+}
+
+/// The number of publications that are read backwards first.
+const PART_MIN: usize = 100;
 
 /// A sequence after which a subject has at least `limit` messages before the sequence `before`, or all of them; 0 for all.
 async fn before_newest(
@@ -262,19 +308,19 @@ async fn before_newest(
     retention: Retention,
 ) -> Result<u64, EngineError> {
     let name = &stream.cached_info().config.name;
-    let first = batch(nats, name, subject, From::Time(oldest(nats, retention)), 1).await?;
+    let first = batch(nats, name, subject, From::Time(oldest(nats, retention)), 1, None).await?;
     let (Some(all), Some(sequence)) = (first.count(), first.last()) else { return Ok(0) };
     if sequence >= before || Search::is_close(limit, all) {
         return Ok(0);
     }
     let later = match before {
         u64::MAX => 0,
-        before => batch(nats, name, subject, From::Sequence(before), 1).await?.count().unwrap_or(0),
+        before => batch(nats, name, subject, From::Sequence(before), 1, None).await?.count().unwrap_or(0),
     };
     let end = before.min(state(stream).await?.last.saturating_add(1));
     let mut search = Search::new(sequence, all.saturating_sub(later), end, limit);
     while let Some(at) = search.poll_question() {
-        let found = batch(nats, name, subject, From::Sequence(at), 1).await?.count().unwrap_or(0);
+        let found = batch(nats, name, subject, From::Sequence(at), 1, None).await?.count().unwrap_or(0);
         search.handle_count(at, found.saturating_sub(later));
     }
     Ok(search.begin() - 1)
@@ -285,43 +331,55 @@ fn oldest(nats: &Nats, retention: Retention) -> Duration {
     nats.server_time().saturating_sub(retention.ttl)
 }
 
-/// At most `limit` publications between two sequences, without either, the oldest first.
+/// Consecutive publications of a history, the oldest first.
+#[derive(Default)]
+struct Kept {
+    publications: Vec<Arc<Publication>>,
+    /// Whether the history before them was removed.
+    is_removed_before: bool,
+}
+
+/// At most `limit` publications between two sequences, without either; no more than one beyond `len_max` bytes.
 async fn kept(
     nats: &Nats,
     stream: &Stream,
     subject: &str,
     between: Range<u64>,
     limit: usize,
+    len_max: usize,
     retention: Retention,
-) -> Result<Vec<Arc<Publication>>, EngineError> {
+) -> Result<Kept, EngineError> {
     let Range { start: after, end: before } = between;
     let config = &stream.cached_info().config;
     // What the stream keeps, but is not part of the history, is read and skipped.
     let excess = usize::try_from(config.max_messages_per_subject).unwrap_or(0).saturating_sub(retention.size);
-    let mut publications = Vec::new();
+    let (mut kept, mut len) = (Kept::default(), 0_usize);
     if after.saturating_add(1) >= before {
-        return Ok(publications);
+        return Ok(kept);
     }
     let mut from = if after == 0 { From::Time(oldest(nats, retention)) } else { From::Sequence(after + 1) };
     loop {
-        let count = limit.saturating_sub(publications.len()).saturating_add(excess);
-        let batch = batch(nats, &config.name, subject, from, count).await?;
-        let Some(last) = batch.last() else { return Ok(publications) };
+        let count = limit.saturating_sub(kept.publications.len()).saturating_add(excess);
+        let len_left = Some(len_max.saturating_sub(len));
+        let batch = batch(nats, &config.name, subject, from, count, len_left).await?;
+        let Some(last) = batch.last() else { return Ok(kept) };
         let mut newer = batch.count().unwrap_or(batch.messages.len() as u64);
         for message in batch.messages {
             let is_kept =
                 newer <= retention.size as u64 && !message.has_expired(retention, nats.server_time());
             newer -= 1;
             if message.sequence >= before {
-                return Ok(publications);
+                return Ok(kept);
             } else if is_tombstone(&message.payload) {
-                publications.clear();
-            } else if is_kept && publications.len() < limit {
-                publications.extend(publication(message.sequence, message.payload));
+                (kept, len) = (Kept { is_removed_before: true, ..Kept::default() }, 0);
+            } else if is_kept && kept.publications.len() < limit {
+                len = len.saturating_add(message.payload.len());
+                kept.publications.extend(publication(message.sequence, message.payload));
             }
         }
-        if !batch.has_more || publications.len() >= limit {
-            return Ok(publications);
+        let is_full = kept.publications.len() > 1 && len > len_max;
+        if !batch.has_more || kept.publications.len() >= limit || is_full {
+            return Ok(kept);
         }
         from = From::Sequence(last + 1);
     }
@@ -365,7 +423,7 @@ async fn state(stream: &Stream) -> Result<State, EngineError> {
     })
 }
 
-/// The publications that a client at `since` missed.
+/// The publications that a client at `since` missed; if it has not recovered, those that were read.
 ///
 /// A subject drops its oldest message first, because of its age or of the number of messages. So everything after
 /// `since` is present if the message at `since` is. If that was never a message of this subject, as where a client has
@@ -377,11 +435,12 @@ pub(super) async fn recover(
     since: Option<&Position>,
     mode: RecoveryMode,
     retention: Retention,
+    len_max: usize,
 ) -> Result<Recovery, EngineError> {
     for _ in 0..TRIES {
         let stream = nats.stream(channel, retention).await?;
         let subject = subject(stream.cached_info(), channel);
-        let recovery = recover_in(nats, &stream, &subject, since, mode, retention).await?;
+        let recovery = recover_in(nats, &stream, &subject, since, mode, retention, len_max).await?;
         if recovery.position.epoch == epoch(stream.cached_info()) {
             return Ok(recovery);
         }
@@ -397,6 +456,7 @@ async fn recover_in(
     since: Option<&Position>,
     mode: RecoveryMode,
     retention: Retention,
+    len_max: usize,
 ) -> Result<Recovery, EngineError> {
     let Some(since) = since else {
         let position = state(stream).await?.position();
@@ -405,7 +465,7 @@ async fn recover_in(
     if mode == RecoveryMode::Cache {
         return recover_newest(nats, stream, subject, since, retention).await;
     }
-    let missed = after(nats, stream, subject, since.offset, retention.size + 1, retention).await?;
+    let missed = after(nats, stream, subject, since.offset, retention.size + 1, len_max, retention).await?;
     // Read the state afterwards, so that messages which were dropped meanwhile are noticed.
     let state = state(stream).await?;
     let count = missed.publications.len();
@@ -416,9 +476,10 @@ async fn recover_in(
         && is_complete
         && count <= retention.size
         && !missed.has_expired
-        && !missed.removed;
+        && !missed.removed
+        && count_within(&missed.publications, len_max) == count;
     if !recovered {
-        return Ok(Recovery { publications: Vec::new(), recovered, position: state.position() });
+        return Ok(Recovery { publications: missed.publications, recovered, position: state.position() });
     }
     let offset = missed.publications.last().map_or(since.offset, |last| last.offset);
     let position = Position { offset, epoch: state.epoch };

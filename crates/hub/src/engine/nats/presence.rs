@@ -36,7 +36,7 @@ pub(super) async fn list(
     let keys = format!("$KV.{}.{}.*", bucket.name, encoded(channel));
     let (mut clients, mut from) = (Vec::new(), 1);
     loop {
-        let batch = history::batch(nats, stream, &keys, From::Sequence(from), usize::MAX).await?;
+        let batch = history::batch(nats, stream, &keys, From::Sequence(from), usize::MAX, None).await?;
         let (last, has_more) = (batch.last(), batch.has_more());
         clients.extend(batch.into_payloads().filter_map(|info| ClientInfo::decode(info).ok()));
         match last {

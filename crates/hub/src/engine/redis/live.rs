@@ -765,7 +765,7 @@ impl Live {
                     return Some(Err(channel));
                 }
                 let part = Part::After { since: 0, limit: 0 };
-                let reading = Reading { channel: &channel, part, retention, is_followed: true };
+                let reading = Reading { channel: &channel, part, len_max: 0, retention, is_followed: true };
                 match script::read(&live.connection, reading).await {
                     Ok(read) => {
                         let Reached { complete: at, awaited_until, .. } = live.reached(&channel)?;
@@ -819,11 +819,15 @@ impl Live {
     ) -> Result<(), EngineError> {
         let read_after = async |since| {
             let part = Part::After { since, limit: READ_MAX };
-            script::read(&self.connection, Reading { channel, part, retention, is_followed: true }).await
+            let reading = Reading { channel, part, len_max: usize::MAX, retention, is_followed: true };
+            script::read(&self.connection, reading).await
         };
         let mut recovery =
             read_after(since.offset).await?.recovery(Some(since), crate::config::RecoveryMode::Stream);
         let is_lost = !recovery.recovered;
+        if is_lost {
+            recovery.publications.clear();
+        }
         if is_lost && channel == COMMANDS {
             // What is left of them has not been executed.
             recovery = read_after(0).await?.rest(since);

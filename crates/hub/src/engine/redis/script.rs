@@ -77,7 +77,8 @@ return {epoch, top}
 });
 
 /// KEYS: position, stream. ARGV: new epoch, XRANGE or XREVRANGE, the offsets after and before which to read, count, size, TTL,
-/// TTL of the position, and that of one before the first publication, all in milliseconds.
+/// TTL of the position, and that of one before the first publication, all in milliseconds; the length of publications up to which to
+/// read, but one in any case, and one more.
 ///
 /// The stream may have more than this node promises, and older entries: the count is that of what is within size and TTL. Offsets are
 /// consecutive, and times grow with them, so that the first one is found by halves. Returns the position, and two texts for each entry:
@@ -98,11 +99,21 @@ while first < live do
   if entry and entry[2][2] + ARGV[7] > now then live = middle else first = middle + 1 end
 end
 if first > last then return found end
-local from, to = first .. '-0', last .. '-0'
-if ARGV[2] == 'XREVRANGE' then from, to = to, from end
-for _, entry in ipairs(redis.call(ARGV[2], KEYS[2], from, to, 'COUNT', ARGV[5])) do
-  found[#found + 1] = entry[1]
-  found[#found + 1] = entry[2][4]
+local count, left = tonumber(ARGV[5]), tonumber(ARGV[10])
+while count > 0 and first <= last do
+  local from, to = first .. '-0', last .. '-0'
+  if ARGV[2] == 'XREVRANGE' then from, to = to, from end
+  local entries = redis.call(ARGV[2], KEYS[2], from, to, 'COUNT', math.min(count, 64))
+  for _, entry in ipairs(entries) do
+    left = left - #entry[2][4]
+    found[#found + 1] = entry[1]
+    found[#found + 1] = entry[2][4]
+    if left < 0 and #found > 4 then return found end
+  end
+  if #entries == 0 then return found end
+  count = count - #entries
+  local read = tonumber(string.match(entries[#entries][1], '^%d+'))
+  if ARGV[2] == 'XREVRANGE' then last = read - 1 else first = read + 1 end
 end
 return found
 ";
@@ -215,6 +226,8 @@ pub(super) enum Part {
 pub(super) struct Reading<'a> {
     pub(super) channel: &'a str,
     pub(super) part: Part,
+    /// At most this many bytes of publications, but one in any case, and one more.
+    pub(super) len_max: usize,
     pub(super) retention: Retention,
     /// Whether this node has followed the channel for a time.
     pub(super) is_followed: bool,
@@ -227,7 +240,7 @@ pub(super) struct Read {
 }
 
 pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Result<Read, EngineError> {
-    let Reading { channel, part, retention, is_followed } = reading;
+    let Reading { channel, part, len_max, retention, is_followed } = reading;
     let (command, after, before, limit) = match part {
         Part::After { since, limit } => ("XRANGE", since, u64::MAX, limit),
         Part::Before { offset, limit } => ("XREVRANGE", 0, offset, limit),
@@ -248,7 +261,8 @@ pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Resul
             position_ttl(retention).min(milliseconds(FOLLOWED_TTL))
         } else {
             milliseconds(POSITION_TTL_MIN)
-        });
+        })
+        .arg(len_max);
     let found: Vec<Vec<u8>> = connection.invoke(&script).await?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let number = |bytes: &[u8]| -> Result<u64, EngineError> {
@@ -280,7 +294,7 @@ impl Read {
         Recovery { publications, recovered: false, position }
     }
 
-    /// The answer to a client that wants to continue from `since`.
+    /// The answer to a client that wants to continue from `since`. If it has not recovered, `publications` are what was read.
     pub(super) fn recovery(self, since: Option<&Position>, mode: RecoveryMode) -> Recovery {
         let Self { position, publications } = self;
         let same = since.filter(|since| since.is_in(&position.epoch) && since.offset <= position.offset);
@@ -293,8 +307,10 @@ impl Read {
                 (publications, has_newest)
             }
             // Offsets are consecutive.
-            RecoveryMode::Stream if missed == Some(publications.len() as u64) => (publications, true),
-            RecoveryMode::Stream => (Vec::new(), false),
+            RecoveryMode::Stream => {
+                let is_complete = missed == Some(publications.len() as u64);
+                (publications, is_complete)
+            }
         };
         Recovery { publications, recovered, position }
     }
