@@ -21,7 +21,7 @@ use crate::budget::{self, BYTES_PER_UNIT, charge};
 use crate::clock::{Clock, WarningLimit};
 use crate::config::{ConfigError, TokenConfig};
 use crate::jwks::RemoteKeys;
-use crate::nullable::or_default;
+use crate::nullable::{map_or_default, or_default};
 use crate::overrides::Overrides;
 use crate::protocol::ErrorCode;
 use crate::random::Uuid;
@@ -164,7 +164,7 @@ pub(crate) struct ConnectClaims {
     #[serde(deserialize_with = "or_default")]
     pub(crate) channels: Vec<String>,
     /// Channels to subscribe the connection to, with options.
-    #[serde(deserialize_with = "or_default")]
+    #[serde(deserialize_with = "map_or_default")]
     pub(crate) subs: HashMap<String, SubClaims>,
 }
 

@@ -1,11 +1,9 @@
 //! Conversion of a configuration of Centrifugo (version 6) into one of this hub.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-
 use serde_json::{Map, Value};
 
-use crate::config::{ConfigError, check_prefix};
+use crate::config::needs::{self, Unmet};
+use crate::config::{ConfigError, DEFAULT_NAMESPACE, HubConfig, check_prefix};
 
 /// Settings that have a counterpart with the same meaning: Centrifugo's path, and the section and name here.
 const SAME: [(&str, &str, &str); 30] = [
@@ -162,29 +160,31 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
     }
     let mut unknown = Vec::new();
     // An endpoint that is off, and separate keys that are off, are left out. They are off unless they say that they are on.
-    for (switch, path) in SWITCHES {
-        if take(&mut root, switch) != Some(Value::Bool(true)) {
+    let mut is_on = |switch: &str, path: &str| {
+        let is_on = take(&mut root, switch) == Some(Value::Bool(true));
+        if !is_on {
             take(&mut root, path);
         }
-    }
+        is_on
+    };
+    let [has_connect, has_refresh, has_own_tokens, _] = SWITCHES.map(|(switch, path)| is_on(switch, path));
     for (path, always) in ALWAYS {
         let other = take(&mut root, path).filter(|value| *value != always);
         list_unless_empty(path, other, &mut unknown);
     }
     let off = TRANSPORTS.map(|name| (name, take(&mut root, &format!("{name}.enabled"))));
-    let off = off.into_iter().filter(|(_, enabled)| *enabled != Some(Value::Bool(true)));
-    let off: Vec<_> = off.map(|(name, _)| (name, Value::Bool(false))).collect();
+    let off: Vec<_> = off.into_iter().filter(|(_, enabled)| *enabled != Some(Value::Bool(true))).collect();
     // Another endpoint must not answer what one with a name does.
     let rpc_proxy = "rpc.without_namespace.proxy_name";
     if take(&mut root, rpc_proxy).is_some_and(|name| name != DEFAULT) {
         unknown.push(rpc_proxy.to_owned());
         take(&mut root, "rpc.proxy");
     }
-    let mut sections: BTreeMap<&str, Vec<(&str, Value)>> = BTreeMap::new();
+    let mut file = File::default();
     for (path, section, name) in SAME {
         let is_no_limit = |value: &Value| name == "connections_max" && *value == 0;
         if let Some(value) = take(&mut root, path).filter(|value| !is_empty(value) && !is_no_limit(value)) {
-            sections.entry(section).or_default().push((name, value));
+            file.section(section).add(name, value, [path.to_owned()]);
         }
     }
     // Here there is one.
@@ -197,30 +197,36 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
         }
     }
     if let Some(prefix) = prefix.filter(|prefix| prefix != DEFAULT_PREFIX) {
-        sections.entry("engine").or_default().push(("prefix", prefix));
+        file.section("engine").add("prefix", prefix, Vec::new());
     }
     for (path, section) in ENDPOINTS {
         for (own, name) in SAME_OF_ENDPOINT {
-            if let Some(value) = take(&mut root, &format!("{path}.{own}")).filter(|value| !is_empty(value)) {
-                let settings = sections.entry(section).or_default();
+            let path = format!("{path}.{own}");
+            if let Some(value) = take(&mut root, &path).filter(|value| !is_empty(value)) {
+                let section = file.section(section);
                 // The same setting by its other name.
-                if settings.iter().any(|(known, _)| *known == name) {
-                    unknown.push(format!("{path}.{own}"));
-                } else {
-                    settings.push((name, value));
-                }
+                if section.has(name) { unknown.push(path) } else { section.add(name, value, [path]) }
             }
         }
     }
-    let mut toml = String::new();
-    for (name, settings) in sections {
-        toml.push_str(&section(name, &settings));
+    // What is missing may be in the environment. Nobody comes in by what would stand in its place.
+    if has_connect && !file.section("proxy.connect").has("url") {
+        unknown.push("client.proxy.connect.enabled".to_owned());
+        unknown.extend(file.section("client").remove("anonymous"));
+    }
+    if has_refresh && !file.section("proxy.refresh").has("url") {
+        unknown.push("client.proxy.refresh.enabled".to_owned());
+    }
+    if has_own_tokens && file.section("token.subscription").settings.is_empty() {
+        unknown.push("client.subscription_token.enabled".to_owned());
+        // Without a key it refuses all tokens.
+        file.section("token.subscription").is_kept = true;
     }
     let without_namespace = "channel.without_namespace";
     match take(&mut root, without_namespace) {
         Some(Value::Object(options)) => {
-            let options = converted_options(options, without_namespace, &mut unknown);
-            let _ = write!(toml, "[channel]\n{options}\n");
+            let section = Section::of_namespace("[channel]".into(), DEFAULT_NAMESPACE);
+            file.0.push(section.with_options(options, without_namespace, &mut unknown));
         }
         other => list_unless_empty(without_namespace, other, &mut unknown),
     }
@@ -234,29 +240,26 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
                 };
                 options.remove("name");
                 let path = format!("channel.namespaces.{name}");
-                let options = converted_options(options, &path, &mut unknown);
-                let _ = write!(toml, "[[namespace]]\nname = {}\n{options}\n", rendered(&name.into()));
+                let head = format!("[[namespace]]\nname = {}", rendered(&Value::from(&*name)));
+                let section = Section::of_namespace(head, &name);
+                file.0.push(section.with_options(options, &path, &mut unknown));
             }
         }
         other => list_unless_empty("channel.namespaces", other, &mut unknown),
     }
     list("", &Value::Object(root), &mut unknown);
+    file.remove_unmet(&mut unknown);
     // The order of a JSON object's members depends on how serde_json is built.
     unknown.sort();
-    if toml.is_empty() && !unknown.is_empty() {
+    let is_empty = file.rendered().is_empty();
+    if is_empty && !unknown.is_empty() {
         let unknown = unknown.join(", ");
         return Err(ConfigError(format!("no setting has a counterpart; not converted: {unknown}")));
     }
-    if !toml.is_empty() && !off.is_empty() {
-        toml.insert_str(0, &section("transports", &off));
+    if !is_empty {
+        off.iter().for_each(|(name, _)| file.section("transports").add(name, Value::Bool(false), Vec::new()));
     }
-    Ok(Converted { toml, unknown })
-}
-
-/// A section of the file.
-fn section(name: &str, settings: &[(&str, Value)]) -> String {
-    let settings = settings.iter().map(|(name, value)| format!("{name} = {}\n", rendered(value)));
-    format!("[{name}]\n{}\n", settings.collect::<String>())
+    Ok(Converted { toml: file.rendered(), unknown })
 }
 
 /// Lists a value that has another type than it should.
@@ -266,49 +269,150 @@ fn list_unless_empty(path: &str, value: Option<Value>, unknown: &mut Vec<String>
     }
 }
 
-fn converted_options(mut options: Map<String, Value>, path: &str, unknown: &mut Vec<String>) -> String {
-    let mut text = String::new();
-    options.retain(|name, value| !(ALWAYS_ON_OPTIONS.contains(&&**name) && *value == true));
-    for operation in OPERATIONS {
-        let name = format!("{operation}_proxy_name");
-        if options.remove(&name).is_none_or(|name| name == DEFAULT) {
-            continue;
-        }
-        // Here an operation has one endpoint, and another one must not decide instead. Beside an endpoint the flags have no meaning.
-        if options.remove(&format!("{operation}_proxy_enabled")) == Some(Value::Bool(true)) {
-            options.retain(|flag, _| !flag.starts_with(&format!("allow_{operation}_for_")));
-            unknown.push(format!("{path}.{name}"));
+/// The file of this hub.
+#[derive(Default)]
+struct File(Vec<Section>);
+
+/// A section of the file.
+struct Section {
+    head: String,
+    /// `None` for the options of a namespace, else the name.
+    name: Option<&'static str>,
+    /// Empty for other sections.
+    namespace: String,
+    settings: Vec<Setting>,
+    /// Whether it has a meaning without settings.
+    is_kept: bool,
+}
+
+struct Setting {
+    name: &'static str,
+    value: Value,
+    /// Where the value was.
+    paths: Vec<String>,
+}
+
+impl File {
+    /// The section with this name, which is added if it is not there.
+    fn section(&mut self, name: &'static str) -> &mut Section {
+        let at = self.0.iter().position(|section| section.name == Some(name)).unwrap_or_else(|| {
+            let (head, namespace, settings) = (format!("[{name}]"), String::new(), Vec::new());
+            self.0.push(Section { head, name: Some(name), namespace, settings, is_kept: false });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+
+    /// Removes settings that have no effect without others, which are missing, until there are none, and lists where they were.
+    fn remove_unmet(&mut self, unknown: &mut Vec<String>) {
+        // A value of a wrong type is for whoever reads the file.
+        while let Ok(config) = toml::from_str::<HubConfig>(&self.rendered()) {
+            let count = unknown.len();
+            for Unmet { namespace, setting, .. } in needs::unmet(&config) {
+                for section in self.0.iter_mut().filter(|section| section.is_of(namespace.as_deref())) {
+                    let own = match section.name {
+                        Some(name) => setting.strip_prefix(name).and_then(|rest| rest.strip_prefix('.')),
+                        None => Some(&*setting),
+                    };
+                    let Some(own) = own else { continue };
+                    unknown.extend(section.remove(own));
+                    // Beside an endpoint the other right has no meaning.
+                    if let Some(right) = own.strip_suffix("_proxy") {
+                        unknown.extend(section.remove(right));
+                    }
+                }
+            }
+            if unknown.len() == count {
+                return;
+            }
         }
     }
-    for (own, here) in SAME_OPTIONS {
-        if let Some(value) = options.remove(own).filter(|value| !is_empty(value)) {
-            let _ = writeln!(text, "{here} = {}", rendered(&value));
+
+    fn rendered(&self) -> String {
+        let sections = self.0.iter().filter(|section| section.is_kept || !section.settings.is_empty());
+        sections.map(Section::rendered).collect()
+    }
+}
+
+impl Section {
+    fn of_namespace(head: String, namespace: &str) -> Self {
+        Self { head, name: None, namespace: namespace.into(), settings: Vec::new(), is_kept: true }
+    }
+
+    fn is_of(&self, namespace: Option<&str>) -> bool {
+        match namespace {
+            Some(namespace) => self.name.is_none() && self.namespace == namespace,
+            None => self.name.is_some(),
         }
     }
-    for (right, setting) in RIGHTS {
-        let mut flag = |whom: &str| {
-            let name = format!("allow_{right}_for_{whom}");
-            (options.remove(&name) == Some(Value::Bool(true)), name)
-        };
-        let ((client, _), (anonymous, name), (subscriber, _)) =
-            (flag("client"), flag("anonymous"), flag("subscriber"));
-        // The flag for anonymous clients widens the others.
-        let access = match (client, subscriber, anonymous) {
-            (true, _, true) => "anyone",
-            (true, _, false) => "client",
-            (false, true, true) => "subscriber",
-            (false, true, false) => "subscribed-client",
-            (false, false, _) => "token",
-        };
-        if anonymous && access == "token" {
-            unknown.push(format!("{path}.{name}"));
-        }
-        if access != "token" {
-            let _ = writeln!(text, "{setting} = \"{access}\"");
-        }
+
+    fn add(&mut self, name: &'static str, value: Value, paths: impl Into<Vec<String>>) {
+        self.settings.push(Setting { name, value, paths: paths.into() });
     }
-    list(&format!("{path}."), &Value::Object(options), unknown);
-    text
+
+    fn has(&self, name: &str) -> bool {
+        self.settings.iter().any(|setting| setting.name == name)
+    }
+
+    /// Removes a setting, and returns where it was.
+    fn remove(&mut self, name: &str) -> Vec<String> {
+        let at = self.settings.iter().position(|setting| setting.name == name);
+        at.map(|at| self.settings.remove(at).paths).unwrap_or_default()
+    }
+
+    fn rendered(&self) -> String {
+        let line = |Setting { name, value, .. }: &Setting| format!("{name} = {}\n", rendered(value));
+        format!("{}\n{}\n", self.head, self.settings.iter().map(line).collect::<String>())
+    }
+
+    /// With the options of a namespace.
+    fn with_options(
+        mut self,
+        mut options: Map<String, Value>,
+        path: &str,
+        unknown: &mut Vec<String>,
+    ) -> Self {
+        options.retain(|name, value| !(ALWAYS_ON_OPTIONS.contains(&&**name) && *value == true));
+        for operation in OPERATIONS {
+            let name = format!("{operation}_proxy_name");
+            if options.remove(&name).is_none_or(|name| name == DEFAULT) {
+                continue;
+            }
+            // Here an operation has one endpoint, and another one must not decide instead. Beside an endpoint the flags have no meaning.
+            if options.remove(&format!("{operation}_proxy_enabled")) == Some(Value::Bool(true)) {
+                options.retain(|flag, _| !flag.starts_with(&format!("allow_{operation}_for_")));
+                unknown.push(format!("{path}.{name}"));
+            }
+        }
+        for (own, here) in SAME_OPTIONS {
+            if let Some(value) = options.remove(own).filter(|value| !is_empty(value)) {
+                self.add(here, value, [format!("{path}.{own}")]);
+            }
+        }
+        for (right, setting) in RIGHTS {
+            let mut flag = |whom: &str| {
+                let name = format!("allow_{right}_for_{whom}");
+                (options.remove(&name) == Some(Value::Bool(true))).then(|| format!("{path}.{name}"))
+            };
+            let flags = [flag("client"), flag("subscriber"), flag("anonymous")];
+            // The flag for anonymous clients widens the others.
+            let access = match flags.each_ref().map(Option::is_some) {
+                [true, _, true] => "anyone",
+                [true, _, false] => "client",
+                [false, true, true] => "subscriber",
+                [false, true, false] => "subscribed-client",
+                [false, false, _] => "token",
+            };
+            let paths = flags.into_iter().flatten();
+            if access == "token" {
+                unknown.extend(paths);
+            } else {
+                self.add(setting, access.into(), paths.collect::<Vec<_>>());
+            }
+        }
+        list(&format!("{path}."), &Value::Object(options), unknown);
+        self
+    }
 }
 
 /// Removes the value at a path; objects that are empty then, too.
@@ -365,7 +469,7 @@ fn rendered(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Access, HubConfig};
+    use crate::Access;
 
     /// `centrifugo defaultconfig` writes all of them.
     #[test]
@@ -514,6 +618,81 @@ mod tests {
         let on = [on.sse, on.http_stream, on.uni_websocket, on.uni_sse, on.uni_http_stream];
         assert_eq!(on, [false, false, true, false, false]);
         assert_eq!(converted.unknown, ["http_stream.max_request_body_size"]);
+    }
+
+    /// What has no effect without another setting is refused in a file.
+    #[test]
+    fn what_has_no_effect_is_left_out_and_listed() {
+        let converted = convert_centrifugo(
+            r#"{
+            "client": { "subscribe_to_user_personal_channel": { "personal_channel_namespace": "a" } },
+            "channel": {
+                "proxy": { "publish": { "endpoint": "http://b/", "timeout": "2s", "http_headers": ["Cookie"] } },
+                "without_namespace": { "history_ttl": "60s", "force_recovery": true, "allow_history_for_client": true,
+                                       "allow_history_for_anonymous": true },
+                "namespaces": [
+                    { "name": "a", "history_size": 5, "history_ttl": "0s", "allow_presence_for_client": true, "force_recovery": true },
+                    { "name": "b", "history_size": 5, "history_ttl": "60s", "force_recovery": true }
+                ]
+            }
+        }"#,
+        )
+        .unwrap();
+        let config = HubConfig::from_toml(&converted.toml)
+            .unwrap_or_else(|error| panic!("{error}\n{}", converted.toml));
+        assert!(config.namespaces["b"].has_history() && config.namespaces["b"].force_recovery);
+        let expected = [
+            "channel.namespaces.a.allow_presence_for_client",
+            "channel.namespaces.a.force_recovery",
+            "channel.namespaces.a.history_size",
+            "channel.proxy.publish.endpoint",
+            "channel.proxy.publish.http_headers",
+            "channel.proxy.publish.timeout",
+            "channel.without_namespace.allow_history_for_anonymous",
+            "channel.without_namespace.allow_history_for_client",
+            "channel.without_namespace.force_recovery",
+            "channel.without_namespace.history_ttl",
+            "client.subscribe_to_user_personal_channel.personal_channel_namespace",
+        ];
+        assert_eq!(converted.unknown, expected);
+    }
+
+    /// Endpoints and keys may be in the environment of the other server. What they decide stays closed.
+    #[test]
+    fn a_setting_that_is_missing_opens_nothing() {
+        let converted = convert_centrifugo(
+            r#"{
+            "client": {
+                "allow_anonymous_connect_without_token": true,
+                "token": { "hmac_secret_key": "s" },
+                "subscription_token": { "enabled": true },
+                "proxy": { "connect": { "enabled": true, "timeout": "2s" } }
+            },
+            "channel": { "namespaces": [
+                { "name": "a", "subscribe_proxy_enabled": true, "allow_subscribe_for_client": true, "allow_subscribe_for_anonymous": true,
+                  "publish_proxy_enabled": true, "allow_publish_for_client": true }
+            ] }
+        }"#,
+        )
+        .unwrap();
+        let config = HubConfig::from_toml(&converted.toml)
+            .unwrap_or_else(|error| panic!("{error}\n{}", converted.toml));
+        assert!(!config.client.anonymous);
+        assert!(config.token.subscription.is_some_and(|tokens| tokens.hmac_secret.is_none()));
+        let a = &config.namespaces["a"];
+        assert_eq!((a.subscribe, a.publish), (Access::Token, Access::Token));
+        let expected = [
+            "channel.namespaces.a.allow_publish_for_client",
+            "channel.namespaces.a.allow_subscribe_for_anonymous",
+            "channel.namespaces.a.allow_subscribe_for_client",
+            "channel.namespaces.a.publish_proxy_enabled",
+            "channel.namespaces.a.subscribe_proxy_enabled",
+            "client.allow_anonymous_connect_without_token",
+            "client.proxy.connect.enabled",
+            "client.proxy.connect.timeout",
+            "client.subscription_token.enabled",
+        ];
+        assert_eq!(converted.unknown, expected);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A channel named `chat:lobby` belongs to the namespace `chat`; one without a colon belongs to the default namespace, whose
 //! options are the section `[channel]`.
 
-mod needs;
+pub(crate) mod needs;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -590,7 +590,7 @@ impl HubConfig {
     /// The options of every namespace, with its name.
     fn all_options(&self) -> impl Iterator<Item = (&str, &ChannelOptions)> {
         let named = self.namespaces.iter().map(|(name, options)| (name.as_str(), options));
-        named.chain([("(default)", &self.channel)])
+        named.chain([(DEFAULT_NAMESPACE, &self.channel)])
     }
 
     /// The personal channel of a user.
@@ -618,6 +618,9 @@ impl HubConfig {
         }
     }
 }
+
+/// The default namespace, where namespaces are named.
+pub(crate) const DEFAULT_NAMESPACE: &str = "(default)";
 
 /// The bound of `channel_name_len_max`. A name twice in base64 fits into a line of the NATS protocol, which has 4,096 bytes: NATS ends the
 /// connection of a node that sends a longer one.

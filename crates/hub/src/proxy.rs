@@ -14,7 +14,7 @@ use crate::config::{ConfigError, HubConfig, ProxyConfig};
 use crate::endpoint::{CallsAgain, Endpoint, payload};
 use crate::filter::Filter;
 use crate::hooks::Failure;
-use crate::nullable::or_default;
+use crate::nullable::{map_or_default, or_default};
 use crate::overrides::Overrides;
 use crate::protocol::{ConnectRequest, Encoding, FilterNode};
 use crate::random::Uuid;
@@ -110,7 +110,7 @@ pub(crate) struct ConnectOutcome {
     b64data: Option<String>,
     #[serde(deserialize_with = "or_default")]
     pub(crate) channels: Vec<String>,
-    #[serde(deserialize_with = "or_default")]
+    #[serde(deserialize_with = "map_or_default")]
     pub(crate) subs: HashMap<String, SubscribeOutcome>,
 }
 
@@ -148,7 +148,7 @@ pub(crate) struct PublishOutcome {
     b64data: Option<String>,
     #[serde(deserialize_with = "or_default")]
     pub(crate) skip_history: bool,
-    #[serde(deserialize_with = "or_default")]
+    #[serde(deserialize_with = "map_or_default")]
     pub(crate) tags: HashMap<String, String>,
 }
 

@@ -14,18 +14,29 @@ fn need(setting: impl Into<String>, is_set: bool, needs: impl Into<String>, is_m
     Need { setting: setting.into(), is_set, needs: needs.into(), is_met }
 }
 
+/// A setting whose need is not met.
+pub(crate) struct Unmet {
+    /// The namespace whose option it is; `None` for others, whose names begin with their section.
+    pub(crate) namespace: Option<String>,
+    pub(crate) setting: String,
+    needs: String,
+}
+
+/// All settings whose needs are not met.
+pub(crate) fn unmet(config: &HubConfig) -> impl Iterator<Item = Unmet> {
+    let own = config.needs().into_iter().map(|need| (None::<String>, need));
+    let of_namespaces = config.all_options().flat_map(|(name, options)| {
+        options.needs(config).into_iter().map(move |need| (Some(name.to_owned()), need))
+    });
+    let all = own.chain(of_namespaces).filter(|(_, need)| need.is_set && !need.is_met);
+    all.map(|(namespace, Need { setting, needs, .. })| Unmet { namespace, setting, needs })
+}
+
 /// Refuses the first setting whose need is not met.
 pub(super) fn check(config: &HubConfig) -> Result<(), ConfigError> {
-    let own = config.needs().into_iter().map(|need| (String::new(), need));
-    let of_namespaces = config.all_options().flat_map(|(name, options)| {
-        options.needs(config).into_iter().map(move |need| (format!("namespace {name}: "), need))
-    });
-    match own.chain(of_namespaces).find(|(_, need)| need.is_set && !need.is_met) {
-        Some((place, Need { setting, needs, .. })) => {
-            Err(ConfigError(format!("{place}{setting} needs {needs}")))
-        }
-        None => Ok(()),
-    }
+    let Some(Unmet { namespace, setting, needs }) = unmet(config).next() else { return Ok(()) };
+    let place = namespace.map_or_else(String::new, |name| format!("namespace {name}: "));
+    Err(ConfigError(format!("{place}{setting} needs {needs}")))
 }
 
 impl HubConfig {

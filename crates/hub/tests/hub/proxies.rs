@@ -294,13 +294,14 @@ async fn members_of_an_answer_may_be_null() {
     let backend = Backend::start(|call| match &*call.path {
         "/connect" => json!({ "error": null, "disconnect": null, "result": {
             "user": "7", "expire_at": null, "info": null, "b64info": null, "data": null, "b64data": null, "channels": null,
-            "subs": { "asked:y": { "info": null, "data": null, "expire_at": null, "override": null } }, "meta": null, "caps": null,
+            "subs": { "asked:y": { "info": null, "data": null, "expire_at": null, "override": null }, "asked:z": null },
+            "meta": null, "caps": null,
         } }),
         "/subscribe" => json!({ "result": {
             "info": null, "data": null, "expire_at": null, "server_tags_filter": null, "allow": null,
             "override": { "presence": null, "join_leave": { "value": null } },
         } }),
-        _ => json!({ "result": { "data": null, "skip_history": null, "tags": null } }),
+        _ => json!({ "result": { "data": null, "skip_history": null, "tags": { "a": null } } }),
     })
     .await;
     let namespace = "[[namespace]]\nname = \"asked\"\nsubscribe_proxy = true\npublish_proxy = true\n";
@@ -309,6 +310,7 @@ async fn members_of_an_answer_may_be_null() {
     let mut client = Client::new(wireloom::connect(&served.url).await.unwrap());
     let connected = client.call("connect", json!({})).await;
     assert!(connected["subs"]["asked:y"].is_object() && connected["expires"].is_null(), "{connected}");
+    assert!(connected["subs"]["asked:z"].is_object(), "{connected}");
     client.call("subscribe", json!({ "channel": "asked:x" })).await;
     client.call("publish", json!({ "channel": "asked:x", "data": 1 })).await;
     assert_eq!(client.publications, [json!(1)]);
