@@ -22,7 +22,7 @@ use crate::encoded::{Payload, Shared};
 use crate::engine::Membership;
 use crate::filter::Filter;
 use crate::history::Position;
-use crate::outbox::{Pushed, cost};
+use crate::outbox::{Later, Pushed, cost};
 use crate::protocol::{Join, Leave, Publication, Push, Reply};
 use crate::random::Uuid;
 use crate::shards::{Shards, lock};
@@ -263,7 +263,7 @@ impl Channels {
         first: Vec<PreparedMessage>,
         on_slow: OnSlow<'_>,
     ) -> (Started, Unwritten) {
-        let mut unwritten = Unwritten::default();
+        let (mut unwritten, mut later) = (Unwritten::default(), Later::default());
         let mut shard = self.channels.lock(channel);
         let Some(Channel { subscribers, epoch, .. }) = shard.get_mut(channel) else {
             return (Started::Removed, unwritten);
@@ -275,7 +275,7 @@ impl Channels {
         subscriber.join_leave = start.join_leave;
         subscriber.deltas = start.deltas;
         subscriber.filter = start.filter;
-        first.into_iter().for_each(|reply| subscriber.client.outbox.reply(reply));
+        first.into_iter().for_each(|reply| subscriber.client.outbox.reply(reply, &mut later));
         let needs_history = start.position.is_some();
         let phase = start.position.map_or(Phase::Live, |position| {
             let known = epoch.take().filter(|known| **known == position.epoch);
@@ -296,7 +296,7 @@ impl Channels {
         let mut has_gap = false;
         let kept = waiting.map(|mut waiting| std::mem::take(&mut waiting.kept)).unwrap_or_default();
         for Kept { epoch, previous, publication, message } in kept {
-            match subscriber.follow(&publication, &epoch, previous, |_, _| message, on_slow) {
+            match subscriber.follow(&publication, &epoch, previous, |_, _| message, on_slow, &mut later) {
                 Forwarded::Gap => {
                     has_gap = true;
                     break;
@@ -358,7 +358,7 @@ impl Channels {
 
     /// Announces a client that joined or left to the subscribers that asked for it. Returns those whose messages are to be written.
     pub(crate) fn announce(&self, channel: &str, membership: &Membership, on_slow: OnSlow<'_>) -> Unwritten {
-        let mut unwritten = Unwritten::default();
+        let (mut unwritten, mut later) = (Unwritten::default(), Later::default());
         let shard = self.channels.lock(channel);
         let Some(Channel { subscribers, .. }) = shard.get(channel) else { return unwritten };
         let mut push = Push { channel: channel.into(), ..Push::default() };
@@ -380,7 +380,7 @@ impl Channels {
                 && Some(subscriber.client.id) != whose
                 && let Some(message) = shared.get(subscriber.client.format(), || reply.clone())
             {
-                match subscriber.client.outbox.publish(message, true) {
+                match subscriber.client.outbox.publish(message, true, &mut later) {
                     Pushed::Unwritten => unwritten.push(subscriber.client.clone()),
                     Pushed::Overflowed => on_slow(Pushed::Overflowed),
                     Pushed::Queued | Pushed::Dropped | Pushed::Ended => {}
@@ -404,6 +404,7 @@ impl Subscriber {
         previous: u64,
         message: impl FnOnce(Format, Payload) -> PreparedMessage,
         on_slow: OnSlow<'_>,
+        later: &mut Later,
     ) -> Forwarded {
         let offset = publication.offset;
         let mut follows = false;
@@ -429,7 +430,7 @@ impl Subscriber {
             return Forwarded::Done;
         }
         let payload = self.deltas.next(offset > 0, follows);
-        match self.client.outbox.publish(message(self.client.format(), payload), may_drop) {
+        match self.client.outbox.publish(message(self.client.format(), payload), may_drop, later) {
             Pushed::Unwritten => Forwarded::Unwritten,
             Pushed::Queued | Pushed::Ended => Forwarded::Done,
             pushed @ (Pushed::Dropped | Pushed::Overflowed) => {
@@ -461,13 +462,13 @@ impl Deltas {
 
 #[cfg(test)]
 mod tests {
-    use std::task::{Context, Waker};
+    use std::task::{Context, Wake, Waker};
 
     use super::*;
     use crate::client::Transport;
     use crate::config::SlowPolicy;
     use crate::outbox::Outbox;
-    use crate::protocol::Encoding;
+    use crate::protocol::{ClientInfo, Encoding};
 
     fn client() -> Arc<Client> {
         let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
@@ -483,6 +484,49 @@ mod tests {
     ) {
         channels.append(channel, epoch, previous, publication);
         let _ = channels.fan_out(channel, &|_| {});
+    }
+
+    /// A waker that uses the channel: an executor may poll what it wakes at once.
+    struct Using(Arc<Channels>);
+
+    impl Wake for Using {
+        fn wake(self: Arc<Self>) {
+            assert_eq!(self.0.subscribers("x"), 1);
+        }
+    }
+
+    #[test]
+    fn tasks_are_woken_while_no_channel_is_locked() {
+        let (woken, waking) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let channels = Arc::new(Channels::new());
+            let waker = Waker::from(Arc::new(Using(channels.clone())));
+            // One that has no room for a second publication, and is ended.
+            let outbox = Outbox::new(1, SlowPolicy::Disconnect);
+            let client = Arc::new(Client::new(Transport::WebSocket(Encoding::Json), None, None, outbox));
+            let wait = |step| {
+                let mut taken = Vec::new();
+                while client.outbox.poll_take(&mut Context::from_waker(&waker), &mut taken).is_ready() {}
+                assert_eq!(taken.len(), 1, "{step}");
+            };
+            let (_, key) = channels.add("x", client.clone(), false);
+            assert!(client.outbox.poll_take(&mut Context::from_waker(&waker), &mut Vec::new()).is_pending());
+            let start = Start { join_leave: true, ..Start::default() };
+            let _ = channels.start("x", &client, key, start, vec![PreparedMessage::text("1")], &|_| {});
+            wait("a reply");
+            let publication = Arc::new(Publication { data: "1".into(), ..Publication::default() });
+            publish(&channels, "x", "", 0, &publication);
+            wait("a publication");
+            let info = ClientInfo::default();
+            let _ = channels.announce("x", &Membership::Join(info), &|_| {});
+            wait("a join");
+            channels.append("x", "", 0, &publication);
+            channels.append("x", "", 0, &publication);
+            let _ = channels.fan_out("x", &|_| {});
+            assert!(client.outbox.has_ended());
+            woken.send(()).unwrap();
+        });
+        waking.recv_timeout(Duration::from_secs(60)).expect("no lock is held");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use wireloom::PreparedMessage;
 use crate::clock::Expiry;
 use crate::hooks::{Failure, Refusal};
 use crate::opened::Opened;
-use crate::outbox::Outbox;
+use crate::outbox::{Later, Outbox};
 use crate::protocol::{
     self, ClientInfo, ConnectPush, ConnectResult, Disconnect, Encoding, ErrorCode, Push, Reply,
 };
@@ -401,7 +401,7 @@ impl Client {
     /// Sends the answer to a command, or a part of it; on bare connections it does nothing.
     pub(crate) fn send(&self, reply: &Reply) {
         if let Some(message) = self.encode(reply) {
-            self.outbox.reply(message);
+            self.outbox.reply(message, &mut Later::default());
         }
     }
 
@@ -427,9 +427,9 @@ impl Client {
     }
 
     /// Sends what the client did not ask for; on bare connections it does nothing.
-    pub(crate) fn push(&self, push: Push) {
+    pub(crate) fn push(&self, push: Push, later: &mut Later) {
         if let Some(message) = self.encode(&Reply { push: Some(push), ..Reply::default() }) {
-            self.outbox.push(message);
+            self.outbox.push(message, later);
         }
     }
 }

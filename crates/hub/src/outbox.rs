@@ -139,6 +139,21 @@ pub(crate) enum Pushed {
     Ended,
 }
 
+/// What is left to do when no lock is held any more: the tasks to wake, and the messages to drop. Declared before what is locked, it is
+/// dropped, which does it, after the unlock.
+#[derive(Debug, Default)]
+pub(crate) struct Later {
+    wakers: Vec<Waker>,
+    dropped: Vec<Messages>,
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        self.dropped.clear();
+        self.wakers.drain(..).for_each(Waker::wake);
+    }
+}
+
 impl Outbox {
     pub(crate) fn new(len_max: usize, policy: SlowPolicy) -> Self {
         let len_max = u32::try_from(len_max).unwrap_or(u32::MAX);
@@ -182,8 +197,8 @@ impl Outbox {
     }
 
     /// Queues part of the answer to a command, however long the queue is.
-    pub(crate) fn reply(&self, message: PreparedMessage) {
-        self.add(message, Kind::Reply, false);
+    pub(crate) fn reply(&self, message: PreparedMessage, later: &mut Later) {
+        self.add(message, Kind::Reply, false, later);
     }
 
     /// Ready when another command may be answered; otherwise registers the session.
@@ -221,13 +236,13 @@ impl Outbox {
     }
 
     /// Queues another message that only this client receives.
-    pub(crate) fn push(&self, message: PreparedMessage) -> Pushed {
-        self.add(message, Kind::Push, false)
+    pub(crate) fn push(&self, message: PreparedMessage, later: &mut Later) -> Pushed {
+        self.add(message, Kind::Push, false, later)
     }
 
     /// Queues a message that other clients receive as well.
-    pub(crate) fn publish(&self, message: PreparedMessage, may_drop: bool) -> Pushed {
-        self.add(message, Kind::of(may_drop), true)
+    pub(crate) fn publish(&self, message: PreparedMessage, may_drop: bool, later: &mut Later) -> Pushed {
+        self.add(message, Kind::of(may_drop), true, later)
     }
 
     /// Queues a run for a batch, as [`publish`](Self::publish) of each of its messages does. `None` if other messages are before it, or not
@@ -247,7 +262,7 @@ impl Outbox {
         Some(if was_due { Pushed::Queued } else { Pushed::Unwritten })
     }
 
-    fn add(&self, message: PreparedMessage, kind: Kind, for_batch: bool) -> Pushed {
+    fn add(&self, message: PreparedMessage, kind: Kind, for_batch: bool, later: &mut Later) -> Pushed {
         let mut queue = lock(&self.queue);
         if queue.ended().is_some() {
             return Pushed::Ended;
@@ -262,9 +277,7 @@ impl Outbox {
                 // Also where the others cannot be dropped: they must not be, or a batch is writing them.
                 SlowPolicy::DropOldest | SlowPolicy::DropNewest if may_drop => return Pushed::Dropped,
                 _ => {
-                    let ended = queue.end(Disconnect::Slow);
-                    drop(queue);
-                    ended.finish();
+                    queue.end(Disconnect::Slow, later);
                     return Pushed::Overflowed;
                 }
             }
@@ -282,10 +295,7 @@ impl Outbox {
             return pushed;
         }
         // The task takes all messages at once, so one wake-up is enough for all that are queued until it runs.
-        if let Some(task) = queue.task.take() {
-            drop(queue);
-            task.wake();
-        }
+        later.wakers.extend(queue.task.take());
         pushed
     }
 
@@ -535,25 +545,13 @@ impl Queue {
     }
 
     /// Ends a connection that is too slow and drops its messages.
-    fn end(&mut self, reason: Disconnect) -> Ended {
+    fn end(&mut self, reason: Disconnect, later: &mut Later) {
         self.rare.get_or_insert_default().end = Some(reason);
         (self.len, self.replies_len) = (0, 0);
         self.in_batch = 0;
-        let wakers = [self.task.take(), self.take_session()];
-        Ended { _dropped: std::mem::take(&mut self.waiting), wakers }
-    }
-}
-
-/// What is left to do after the unlock when a connection is ended.
-#[must_use]
-struct Ended {
-    _dropped: Messages,
-    wakers: [Option<Waker>; 2],
-}
-
-impl Ended {
-    fn finish(self) {
-        self.wakers.into_iter().flatten().for_each(Waker::wake);
+        later.wakers.extend(self.task.take());
+        later.wakers.extend(self.take_session());
+        later.dropped.push(std::mem::take(&mut self.waiting));
     }
 }
 
@@ -585,39 +583,39 @@ mod tests {
     fn full(policy: SlowPolicy) -> Outbox {
         // Room for three messages of a byte.
         let outbox = Outbox::new(3 * (MESSAGE_COST + 1), policy);
-        assert_eq!(outbox.push(text("r")), Pushed::Queued);
-        assert_eq!(outbox.publish(text("1"), true), Pushed::Queued);
-        assert_eq!(outbox.publish(text("2"), true), Pushed::Queued);
+        assert_eq!(outbox.push(text("r"), &mut Later::default()), Pushed::Queued);
+        assert_eq!(outbox.publish(text("1"), true, &mut Later::default()), Pushed::Queued);
+        assert_eq!(outbox.publish(text("2"), true, &mut Later::default()), Pushed::Queued);
         outbox
     }
 
     #[test]
     fn disconnects_a_slow_client() {
         let outbox = full(SlowPolicy::Disconnect);
-        assert_eq!(outbox.publish(text("3"), true), Pushed::Overflowed);
-        assert_eq!(outbox.push(text("4")), Pushed::Ended);
+        assert_eq!(outbox.publish(text("3"), true, &mut Later::default()), Pushed::Overflowed);
+        assert_eq!(outbox.push(text("4"), &mut Later::default()), Pushed::Ended);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::End(Disconnect::Slow)), vec![]));
     }
 
     #[test]
     fn drops_the_oldest_publications_and_no_reply() {
         let outbox = full(SlowPolicy::DropOldest);
-        assert_eq!(outbox.publish(text("3"), true), Pushed::Dropped);
-        assert_eq!(outbox.publish(text("4"), true), Pushed::Dropped);
+        assert_eq!(outbox.publish(text("3"), true, &mut Later::default()), Pushed::Dropped);
+        assert_eq!(outbox.publish(text("4"), true, &mut Later::default()), Pushed::Dropped);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), ["r", "3", "4"].map(String::from).to_vec()));
     }
 
     #[test]
     fn drops_the_newest_publication() {
         let outbox = full(SlowPolicy::DropNewest);
-        assert_eq!(outbox.publish(text("3"), true), Pushed::Dropped);
+        assert_eq!(outbox.publish(text("3"), true, &mut Later::default()), Pushed::Dropped);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), ["r", "1", "2"].map(String::from).to_vec()));
     }
 
     #[test]
     fn disconnects_when_a_message_that_must_not_be_dropped_does_not_fit() {
         for policy in [SlowPolicy::DropOldest, SlowPolicy::DropNewest, SlowPolicy::Disconnect] {
-            assert_eq!(full(policy).push(text("3")), Pushed::Overflowed, "{policy:?}");
+            assert_eq!(full(policy).push(text("3"), &mut Later::default()), Pushed::Overflowed, "{policy:?}");
         }
     }
 
@@ -625,23 +623,26 @@ mod tests {
     async fn drops_a_publication_that_nothing_makes_room_for() {
         let len_max = MESSAGE_COST + 1;
         let outbox = Outbox::new(len_max, SlowPolicy::DropOldest);
-        assert_eq!(outbox.push(text("1")), Pushed::Queued);
-        assert_eq!(outbox.publish(text("2"), true), Pushed::Dropped);
+        assert_eq!(outbox.push(text("1"), &mut Later::default()), Pushed::Queued);
+        assert_eq!(outbox.publish(text("2"), true, &mut Later::default()), Pushed::Dropped);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["1".into()]));
         // Nothing is dropped in vain.
         let outbox = Outbox::new(3 * len_max, SlowPolicy::DropOldest);
-        assert_eq!(outbox.push(text("1")), Pushed::Queued);
-        assert_eq!(outbox.publish(text("2"), true), Pushed::Queued);
-        assert_eq!(outbox.publish(text(&"3".repeat(2 * len_max)), true), Pushed::Dropped);
+        assert_eq!(outbox.push(text("1"), &mut Later::default()), Pushed::Queued);
+        assert_eq!(outbox.publish(text("2"), true, &mut Later::default()), Pushed::Queued);
+        assert_eq!(
+            outbox.publish(text(&"3".repeat(2 * len_max)), true, &mut Later::default()),
+            Pushed::Dropped
+        );
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["1".into(), "2".into()]));
         // A batch writes all that could be dropped.
         let (socket, _peer) = open(1 << 10);
         let outbox = Outbox::new(len_max, SlowPolicy::DropOldest);
         outbox.open_to_batches(socket.split().0);
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
-        assert_eq!(outbox.publish(text("1"), true), Pushed::Unwritten);
+        assert_eq!(outbox.publish(text("1"), true, &mut Later::default()), Pushed::Unwritten);
         let Batch { sender, messages, .. } = outbox.begin_batch().unwrap();
-        assert_eq!(outbox.publish(text("2"), true), Pushed::Dropped);
+        assert_eq!(outbox.publish(text("2"), true, &mut Later::default()), Pushed::Dropped);
         outbox.end_batch(sender, messages, 0, 0);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["1".into()]));
     }
@@ -651,18 +652,18 @@ mod tests {
         let outbox = full(SlowPolicy::Disconnect);
         let has_room = || outbox.poll_room(&mut Context::from_waker(Waker::noop())).is_ready();
         for expected in [true, true, true, false] {
-            outbox.reply(text("1"));
+            outbox.reply(text("1"), &mut Later::default());
             assert_eq!(has_room(), expected);
         }
         assert_eq!(take(&outbox).1.len(), 7);
         assert!(has_room());
-        outbox.reply(text(&"x".repeat(1000)));
+        outbox.reply(text(&"x".repeat(1000)), &mut Later::default());
         assert!(!has_room());
         // Pushes still have what they had.
         for _ in 0..3 {
-            assert_eq!(outbox.publish(text("1"), true), Pushed::Queued);
+            assert_eq!(outbox.publish(text("1"), true, &mut Later::default()), Pushed::Queued);
         }
-        assert_eq!(outbox.publish(text("1"), true), Pushed::Overflowed);
+        assert_eq!(outbox.publish(text("1"), true, &mut Later::default()), Pushed::Overflowed);
         // A session does not wait for a connection that has ended.
         assert!(has_room());
     }
@@ -682,7 +683,7 @@ mod tests {
         let waker = Waker::from(count.clone());
         let frees: [fn(&Outbox); 2] = [|outbox| drop(take(outbox)), |outbox| outbox.end(Disconnect::Slow)];
         for (turn, free) in frees.into_iter().enumerate() {
-            outbox.reply(text("1"));
+            outbox.reply(text("1"), &mut Later::default());
             assert!(outbox.poll_room(&mut Context::from_waker(&waker)).is_pending());
             free(&outbox);
             assert_eq!(count.0.load(Ordering::Relaxed), turn + 1);
@@ -692,7 +693,7 @@ mod tests {
     #[test]
     fn takes_one_message_of_any_length() {
         let outbox = Outbox::new(10, SlowPolicy::Disconnect);
-        assert_eq!(outbox.push(text(&"x".repeat(1000))), Pushed::Queued);
+        assert_eq!(outbox.push(text(&"x".repeat(1000)), &mut Later::default()), Pushed::Queued);
     }
 
     #[test]
@@ -700,7 +701,7 @@ mod tests {
         let outbox = full(SlowPolicy::DropNewest);
         assert_eq!(outbox.backlog(), Backlog { queued: 3, written: 0 });
         assert_eq!(take(&outbox).0, Poll::Ready(Taken::Messages));
-        outbox.push(text("next"));
+        outbox.push(text("next"), &mut Later::default());
         assert_eq!(outbox.backlog(), Backlog { queued: 7, written: 0 });
         assert_eq!(take(&outbox).0, Poll::Ready(Taken::Messages));
         assert_eq!(outbox.backlog(), Backlog { queued: 4, written: 3 });
@@ -737,21 +738,25 @@ mod tests {
         let (socket, mut peer) = open(1 << 10);
         let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
         outbox.open_to_batches(socket.split().0);
-        assert_eq!(outbox.publish(text("0"), true), Pushed::Queued, "the task has not looked yet");
+        assert_eq!(
+            outbox.publish(text("0"), true, &mut Later::default()),
+            Pushed::Queued,
+            "the task has not looked yet"
+        );
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["0".into()]));
         // Until the task has written that, no other task may write.
-        outbox.publish(text("1"), true);
+        outbox.publish(text("1"), true, &mut Later::default());
         write_all([&outbox]);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["1".into()]));
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
-        assert_eq!(outbox.push(text("2")), Pushed::Queued);
-        assert_eq!(outbox.publish(text("3"), true), Pushed::Unwritten);
-        assert_eq!(outbox.publish(text("4"), false), Pushed::Queued);
+        assert_eq!(outbox.push(text("2"), &mut Later::default()), Pushed::Queued);
+        assert_eq!(outbox.publish(text("3"), true, &mut Later::default()), Pushed::Unwritten);
+        assert_eq!(outbox.publish(text("4"), false, &mut Later::default()), Pushed::Queued);
         write_all([&outbox]);
         assert_eq!(read(&mut peer, 9).await, b"\x81\x012\x81\x013\x81\x014");
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
         outbox.close_to_batches();
-        assert_eq!(outbox.publish(text("5"), true), Pushed::Queued);
+        assert_eq!(outbox.publish(text("5"), true, &mut Later::default()), Pushed::Queued);
         write_all([&outbox]);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["5".into()]));
     }
@@ -771,7 +776,7 @@ mod tests {
         assert_eq!(outbox.publish_run(&run(2)), Some(Pushed::Unwritten));
         assert_eq!(outbox.publish_run(&run(1)), None, "others are before it");
         assert_eq!(outbox.backlog(), Backlog { queued: 2, written: 0 });
-        assert_eq!(outbox.publish(text("2"), true), Pushed::Dropped);
+        assert_eq!(outbox.publish(text("2"), true, &mut Later::default()), Pushed::Dropped);
         write_all([&outbox]);
         assert_eq!(read(&mut peer, 6).await, b"\x81\x011\x81\x012");
         assert_eq!(outbox.publish_run(&run(2)), Some(Pushed::Unwritten));
@@ -790,9 +795,9 @@ mod tests {
         let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
         outbox.open_to_batches(socket.split().0);
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
-        assert_eq!(outbox.publish(text("1"), true), Pushed::Unwritten);
+        assert_eq!(outbox.publish(text("1"), true, &mut Later::default()), Pushed::Unwritten);
         let Batch { mut sender, messages, .. } = outbox.begin_batch().unwrap();
-        assert_eq!(outbox.publish(text("2"), true), Pushed::Queued);
+        assert_eq!(outbox.publish(text("2"), true, &mut Later::default()), Pushed::Queued);
         assert_eq!(outbox.backlog(), Backlog { queued: 2, written: 0 });
         write_all([&outbox]);
         assert_eq!(take(&outbox), (Poll::Pending, vec![]), "another task writes");
@@ -804,11 +809,11 @@ mod tests {
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
         // A connection that is ended meanwhile.
         for (reason, left) in [(Disconnect::Slow, 0), (Disconnect::Shutdown, 1)] {
-            outbox.publish(text("3"), true);
+            outbox.publish(text("3"), true, &mut Later::default());
             let Batch { sender, messages, .. } = outbox.begin_batch().unwrap();
             if left == 0 {
-                let ended = lock(&outbox.queue).end(reason);
-                ended.finish();
+                let mut later = Later::default();
+                lock(&outbox.queue).end(reason, &mut later);
             }
             outbox.end_batch(sender, messages, 0, 0);
             assert_eq!(outbox.backlog().queued, left);
@@ -817,12 +822,12 @@ mod tests {
             assert_eq!(take(&outbox), (Poll::Pending, vec![]));
         }
         // One that is closed meanwhile.
-        outbox.publish(text("4"), true);
+        outbox.publish(text("4"), true, &mut Later::default());
         let Batch { sender, messages, .. } = outbox.begin_batch().unwrap();
         outbox.close_to_batches();
         outbox.end_batch(sender, messages, 0, 0);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["4".into()]));
-        assert_eq!(outbox.publish(text("5"), true), Pushed::Queued);
+        assert_eq!(outbox.publish(text("5"), true, &mut Later::default()), Pushed::Queued);
     }
 
     // An executor that polls the task in place, or drops it with its last waker.
@@ -859,10 +864,10 @@ mod tests {
         // Replaces it.
         wait();
         assert_eq!(calls.load(Ordering::Relaxed), 1);
-        outbox.push(text("1"));
+        outbox.push(text("1"), &mut Later::default());
         assert_eq!(calls.load(Ordering::Relaxed), 3);
         wait();
-        assert_eq!(outbox.push(text("2")), Pushed::Overflowed);
+        assert_eq!(outbox.push(text("2"), &mut Later::default()), Pushed::Overflowed);
         assert_eq!(calls.load(Ordering::Relaxed), 5);
     }
 
@@ -874,16 +879,16 @@ mod tests {
         let mut of_task = sender.clone();
         outbox.open_to_batches(sender);
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
-        assert_eq!(outbox.publish(text("first"), true), Pushed::Unwritten);
+        assert_eq!(outbox.publish(text("first"), true, &mut Later::default()), Pushed::Unwritten);
         write_all([&outbox]);
         // The task flushes; messages that are queued meanwhile wait for it.
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec![]));
-        assert_eq!(outbox.publish(text("second"), true), Pushed::Queued);
+        assert_eq!(outbox.publish(text("second"), true, &mut Later::default()), Pushed::Queued);
         write_all([&outbox]);
         let (first, flushed) = tokio::join!(read(&mut peer, 7), of_task.flush());
         assert_eq!((&first[..], flushed), (&b"\x81\x05first"[..], Ok(())));
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["second".into()]));
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
-        assert_eq!(outbox.publish(text("third"), true), Pushed::Unwritten);
+        assert_eq!(outbox.publish(text("third"), true, &mut Later::default()), Pushed::Unwritten);
     }
 }

@@ -16,7 +16,7 @@ use crate::batch::Unwritten;
 use crate::budget::{COSTLY_PER_UNIT, VISITS_PER_UNIT};
 use crate::client::Format;
 use crate::encoded::{Encoded, Payload};
-use crate::outbox::{Pushed, Run};
+use crate::outbox::{Later, Pushed, Run};
 use crate::protocol::Publication;
 
 /// The length of a burst, in publications, at which it is forwarded at once.
@@ -105,6 +105,7 @@ impl Channels {
     /// Forwards the burst of a channel to all subscribers. Returns those that missed a publication, and those whose messages are to be
     /// written.
     pub(crate) fn fan_out(&self, channel: &str, on_slow: OnSlow<'_>) -> (Lost, Unwritten) {
+        let mut later = Later::default();
         let mut shard = self.channels.lock(channel);
         let Some(Channel { subscribers, latest, burst, costly, .. }) = shard.get_mut(channel) else {
             return Default::default();
@@ -115,7 +116,7 @@ impl Channels {
         *costly = 0;
         for (_, subscriber) in subscribers.iter_mut() {
             *costly += usize::from(subscriber.filter.is_some() || subscriber.has_deltas());
-            has_deltas |= fan_out.forward(subscriber, on_slow);
+            has_deltas |= fan_out.forward(subscriber, on_slow, &mut later);
         }
         let encoded: usize = fan_out.all.iter().map(|one| one.encoded.cost()).sum();
         let visits = subscribers.len() / VISITS_PER_UNIT + *costly * burst.published.len() / COSTLY_PER_UNIT;
@@ -154,7 +155,7 @@ impl<'a> Forwarder<'a> {
     }
 
     /// Forwards the burst to a subscriber. Returns whether that has deltas.
-    fn forward(&mut self, subscriber: &mut Subscriber, on_slow: OnSlow<'_>) -> bool {
+    fn forward(&mut self, subscriber: &mut Subscriber, on_slow: OnSlow<'_>, later: &mut Later) -> bool {
         if let Some(pushed) = self.forward_run(subscriber) {
             if pushed == Pushed::Unwritten {
                 self.unwritten.push(subscriber.client.clone());
@@ -177,7 +178,7 @@ impl<'a> Forwarder<'a> {
             has_deltas |= subscriber.has_deltas();
             let publication = encoded.publication;
             let message = |format, payload| encoded.get(format, payload);
-            match subscriber.follow(publication, epoch, *previous, message, on_slow) {
+            match subscriber.follow(publication, epoch, *previous, message, on_slow, later) {
                 Forwarded::Gap => {
                     self.lost.push(subscriber.client.clone());
                     break;

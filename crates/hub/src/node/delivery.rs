@@ -5,13 +5,15 @@ use std::sync::Arc;
 use super::Node;
 use super::publications::retention;
 use crate::batch::{FanOut, Unwritten, fan_out_later};
+use crate::budget::charge;
 use crate::changes::Change;
 use crate::channels::Appended;
 use crate::client::Client;
 use crate::clock::seconds;
 use crate::engine::{Action, Control, Delivery, Membership, PendingDelivery};
 use crate::history::Retention;
-use crate::protocol::{Publication, Push, RefreshPush, UnsubscribeCode};
+use crate::outbox::Later;
+use crate::protocol::{Disconnect, Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::shards::lock;
 
 impl Node {
@@ -65,10 +67,32 @@ impl Node {
                 client.set_expires_at(expires_at);
                 let ttl = expires_at.map_or(0, |at| seconds(at.saturating_sub(self.clock.now())));
                 let refresh = RefreshPush { expires: expires_at.is_some(), ttl };
-                client.push(Push { refresh: Some(refresh), ..Push::default() });
+                client.push(Push { refresh: Some(refresh), ..Push::default() }, &mut Later::default());
                 // A room receives no push, and may expire earlier now.
                 client.outbox.wake();
             }
+        }
+    }
+}
+
+/// Ends connections one after the other, also if it is dropped: a user may have many, and each of them many channels.
+struct Ending {
+    node: Arc<Node>,
+    ends: std::vec::IntoIter<(Disconnect, Arc<Client>)>,
+}
+
+impl Ending {
+    async fn run(mut self) {
+        for (reason, client) in self.ends.by_ref() {
+            charge(1 + self.node.end(&client, reason)).await;
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        for (reason, client) in self.ends.by_ref() {
+            self.node.end(&client, reason);
         }
     }
 }
@@ -126,6 +150,13 @@ impl Delivery for Node {
         // Each command is read once, in the order of their log, and concerns the connections that exist then. Those whose user is not known
         // yet compare the order later.
         let clients = lock(&self.clients).commanded(control);
+        if matches!(control.action, Action::Disconnect { .. })
+            && let Some(node) = self.this.upgrade()
+        {
+            let ends = clients.into_iter().filter_map(|client| Some((control.ends(&client)?, client)));
+            let ends = ends.collect::<Vec<_>>().into_iter();
+            return self.spawn(Ending { node, ends }.run());
+        }
         clients.iter().for_each(|client| self.carry_out(control, client));
     }
 }

@@ -9,6 +9,7 @@ use crate::changes::{Change, Changes, Key};
 use crate::client::{Active, Client, Format, Subscription};
 use crate::engine::Membership;
 use crate::opened::Opened;
+use crate::outbox::Later;
 use crate::protocol::{Disconnect, ErrorCode, Push, UnsubscribeCode, UnsubscribePush};
 use crate::shards::lock;
 
@@ -88,10 +89,12 @@ impl Node {
         code: UnsubscribeCode,
     ) {
         let Some(ended) = lock(&client.subscriptions).remove(channel) else { return };
+        let mut later = Later::default();
         let unsubscribe = UnsubscribePush { code: code.code(), reason: code.reason().into() };
-        client.push(Push { channel: channel.into(), unsubscribe: Some(unsubscribe), ..Push::default() });
+        let push = Push { channel: channel.into(), unsubscribe: Some(unsubscribe), ..Push::default() };
+        client.push(push, &mut later);
         // The task that establishes a pending one undoes it.
-        let Subscription::Active(active) = ended else { return };
+        let Subscription::Active(active) = ended else { return drop(changes) };
         self.left(changes, channel, client, active, code.code(), code.reason());
     }
 

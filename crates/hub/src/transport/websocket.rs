@@ -347,6 +347,7 @@ mod tests {
     use super::*;
     use crate::config::HubConfig;
     use crate::hub::Hub;
+    use crate::outbox::Later;
     use crate::protocol::Encoding;
 
     fn size_of_output<A, B, C, D, E, F, G>(_: impl Fn(A, B, C, D, E, F) -> G) -> usize {
@@ -543,7 +544,7 @@ mod tests {
         let (sender, receiver) = over(transport, Role::Server).split();
         let padding = "x".repeat(1 << 10);
         for number in 0..4_000 {
-            client.outbox.push(PreparedMessage::text(&format!("{number} {padding}")));
+            client.outbox.push(PreparedMessage::text(&format!("{number} {padding}")), &mut Later::default());
         }
         client.outbox.end(Disconnect::Shutdown);
         let clean_up = CleanUp::new(&node, &client);
