@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 use tracing::warn;
 use wireloom::client::{Http2, Pool, Request, Response};
 use wireloom::{Connector, Error, HttpError};
@@ -18,13 +18,11 @@ use crate::hooks::{Failure, Refusal};
 use crate::nullable::or_default;
 use crate::protocol::{Disconnect, ErrorCode};
 use crate::spans::{Span, is_context};
+use crate::turns::{CALLS_MAX, Turns};
 use crate::url::without_secrets;
 
 /// The maximum length of a response, in bytes.
 const RESPONSE_LEN_MAX: usize = 1 << 20;
-
-/// The maximum number of calls in progress. Further ones wait, within their timeout.
-const CALLS_MAX: usize = 256;
 
 /// The form of every response.
 #[derive(Deserialize)]
@@ -63,7 +61,7 @@ pub(crate) struct Endpoint {
     /// Those of HTTP/1.1.
     pool: Pool,
     calls_again: CallsAgain,
-    calls: Semaphore,
+    turns: Turns,
     clock: Clock,
     warnings: WarningLimit,
 }
@@ -117,15 +115,16 @@ impl Endpoint {
             connector,
             calls_again,
             kept: Arc::new(Mutex::new(kept)),
-            calls: Semaphore::new(CALLS_MAX),
+            turns: Turns::default(),
             clock: Clock::new(),
             warnings: WarningLimit::default(),
         })
     }
 
-    /// Posts JSON; returns the result. A failure of the endpoint is logged, and is error 100, which clients retry.
+    /// Posts JSON for a user, if it is known; returns the result. A failure of the endpoint is logged, and is error 100, which clients retry.
     pub(crate) async fn call<T: DeserializeOwned>(
         &self,
+        user: Option<&str>,
         headers: &[(String, String)],
         body: Vec<u8>,
     ) -> Result<Option<T>, Failure> {
@@ -133,7 +132,7 @@ impl Endpoint {
         let context = span.context();
         let mut used = None;
         // Boxed, so that the commands of clients which ask no endpoint have no room for it.
-        let exchange = Box::pin(self.exchange(&mut used, headers, &context, body.into()));
+        let exchange = Box::pin(self.exchange(user, &mut used, headers, &context, body.into()));
         let answered = tokio::time::timeout(self.timeout, exchange).await;
         let answered = answered.unwrap_or_else(|_| {
             // If no other call was answered either, the backend may be gone without a word: the next call opens another connection. Calls
@@ -169,12 +168,13 @@ impl Endpoint {
 
     async fn exchange(
         &self,
+        user: Option<&str>,
         used: &mut Used,
         headers: &[(String, String)],
         context: &[(String, String)],
         body: Bytes,
     ) -> Result<Bytes, String> {
-        let _call = self.calls.acquire().await.map_err(|error| error.to_string())?;
+        let _turn = self.turns.acquire(user).await.map_err(|error| error.to_string())?;
         // No header of a client stands beside one of the configuration.
         let is_own = |name: &str| self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
         // The context of the call's span replaces that of the client, which the span continues.
@@ -362,8 +362,8 @@ mod tests {
         ] {
             let case = format!("{calls_again:?} {connections:?}");
             let (endpoint, _called) = endpoint(calls_again, connections).await;
-            assert_eq!(endpoint.call::<Value>(&[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
-            let called = endpoint.call::<Value>(&[], b"{}".to_vec()).await;
+            assert_eq!(endpoint.call::<Value>(None, &[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
+            let called = endpoint.call::<Value>(None, &[], b"{}".to_vec()).await;
             assert_eq!(called.is_ok(), succeeds, "{case}");
         }
     }
@@ -373,15 +373,15 @@ mod tests {
         let connections = vec![vec![Does::Nothing, Does::Answer, Does::Answer]];
         let (mut endpoint, mut called) = endpoint(CallsAgain::No, connections).await;
         endpoint.timeout = Duration::from_secs(5);
-        let slow = endpoint.call::<Value>(&[], b"{}".to_vec());
+        let slow = endpoint.call::<Value>(None, &[], b"{}".to_vec());
         let fast = async {
             called.recv().await;
-            endpoint.call::<Value>(&[], b"{}".to_vec()).await
+            endpoint.call::<Value>(None, &[], b"{}".to_vec()).await
         };
         let (slow, fast) = tokio::join!(slow, fast);
         assert!(slow.is_err());
         assert_eq!(fast.unwrap(), Some(7.into()));
-        assert_eq!(endpoint.call::<Value>(&[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
+        assert_eq!(endpoint.call::<Value>(None, &[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
     }
 
     #[tokio::test]
@@ -393,7 +393,7 @@ mod tests {
         let mut endpoint = Endpoint::new("test", &config, CallsAgain::No).unwrap();
         endpoint.kept = Arc::new(Mutex::new(Kept::Nothing));
         let connection = {
-            let dropped = endpoint.call::<Value>(&[], b"{}".to_vec());
+            let dropped = endpoint.call::<Value>(None, &[], b"{}".to_vec());
             tokio::select! {
                 _ = dropped => panic!("it was answered"),
                 accepted = listener.accept() => accepted.unwrap().0,
@@ -402,7 +402,7 @@ mod tests {
         // No other connection is served.
         let (calls, _called) = mpsc::unbounded_channel();
         tokio::spawn(serve(connection, vec![Does::Answer], calls));
-        assert_eq!(endpoint.call::<Value>(&[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
+        assert_eq!(endpoint.call::<Value>(None, &[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
     }
 
     // Its host has vanished: nothing says so.
@@ -411,9 +411,9 @@ mod tests {
         let connections = vec![vec![Does::Nothing; 9], vec![Does::Answer]];
         let (mut endpoint, mut called) = endpoint(CallsAgain::No, connections).await;
         endpoint.timeout = Duration::from_secs(1);
-        assert!(endpoint.call::<Value>(&[], b"{}".to_vec()).await.is_err());
+        assert!(endpoint.call::<Value>(None, &[], b"{}".to_vec()).await.is_err());
         assert!(matches!(called.recv().await, Some(Does::Nothing)));
         endpoint.timeout = Duration::from_secs(60);
-        assert_eq!(endpoint.call::<Value>(&[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
+        assert_eq!(endpoint.call::<Value>(None, &[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
     }
 }

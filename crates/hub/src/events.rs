@@ -517,7 +517,7 @@ impl Events {
             else {
                 return false;
             };
-            if endpoint.call::<IgnoredAny>(&[], body.clone()).await.is_ok() {
+            if endpoint.call::<IgnoredAny>(None, &[], body.clone()).await.is_ok() {
                 return true;
             }
             tokio::select! {

@@ -305,7 +305,8 @@ impl<'a> Caller<'a> {
         call: &Call<'_>,
     ) -> Result<Option<T>, Failure> {
         let body = serde_json::to_vec(call).unwrap_or_default();
-        endpoint.call(&self.headers_for(config), body).await
+        let user = self.client.has_connected().then(|| self.client.user());
+        endpoint.call(user, &self.headers_for(config), body).await
     }
 
     pub(crate) async fn connect(

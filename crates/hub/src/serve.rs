@@ -7,6 +7,7 @@ use prost::Message as _;
 use tracing::warn;
 use wireloom::{Body, IoUring, Request, Response, Upgrade, WebSocket, WebSocketConfig};
 
+use crate::budget::{self, charge};
 use crate::client::{Page, Transport};
 use crate::config::namespace_of;
 use crate::hub::Hub;
@@ -280,6 +281,8 @@ impl Hub {
         let encoding = encoding_of(request);
         // In a JSON string most quotes and backslashes are escaped.
         let body = self.body(request, 2).await?;
+        // The request is decoded, and the string in it; the session pays for the commands.
+        charge(budget::COMMAND + 2 * body.len() / budget::BYTES_PER_UNIT).await;
         let malformed = || Response::text(400, "the body is not an emulation request\n");
         let request = match encoding {
             Encoding::Json => protocol::decode_object::<EmulationRequest>(&body).map_err(|_| malformed())?,

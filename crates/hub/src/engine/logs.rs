@@ -318,15 +318,16 @@ impl Logs {
         for shard in self.entries.each() {
             for (channel, Entry { log, subscribers }) in shard.iter() {
                 let Some(log) = log else { continue };
-                let Position { offset: top, epoch } = log.position();
                 let is_unused = log.position_expires_at() <= now
                     || eviction.forgotten_until.is_some_and(|until| log.used_at() <= until);
                 if *subscribers == 0 && is_unused {
+                    let Position { offset: top, epoch } = log.position();
                     overdue.push((channel.clone(), Decision::Forget { epoch, top }));
                     continue;
                 }
                 let first = log.first_unexpired(now).max(log.first_within(eviction.len_max));
                 if first > log.first() {
+                    let epoch = log.epoch().to_owned();
                     overdue.push((channel.clone(), Decision::Expire { epoch, first }));
                 }
             }

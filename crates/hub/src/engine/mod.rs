@@ -182,7 +182,8 @@ pub trait Engine: Send + Sync + 'static {
     /// The engine's name, for logs.
     fn name(&self) -> &'static str;
 
-    /// Starts the engine. Called once, before the other methods, within the runtime of the hub.
+    /// Starts the engine. Called once, before the other methods, within the runtime of the hub. Those who use the hub meanwhile wait: this
+    /// must not use it, but for `delivery`.
     fn start(&self, delivery: Weak<dyn Delivery>);
 
     /// Adds a publication to the history, if there is a `retention`, and delivers it on every node. Returns its
