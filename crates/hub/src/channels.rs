@@ -23,7 +23,7 @@ use crate::engine::Membership;
 use crate::filter::Filter;
 use crate::history::Position;
 use crate::outbox::{Later, Pushed, cost};
-use crate::protocol::{Join, Leave, Publication, Push, Reply};
+use crate::protocol::{Encoding, Join, Leave, Publication, Push, Reply};
 use crate::random::Uuid;
 use crate::shards::{Shards, lock};
 
@@ -42,8 +42,8 @@ struct Channel {
     subscribers: Slab<Subscriber>,
     /// That of the subscriber which started last, as those that follow the same history have it.
     epoch: Option<Epoch>,
-    /// The last publication with an offset, kept while a subscriber has deltas.
-    latest: Option<Latest>,
+    /// The last publication with an offset, kept while a subscriber has deltas; boxed, because few channels have it.
+    latest: Option<Box<Latest>>,
     /// What is to be forwarded; boxed, because few channels have it.
     burst: Option<Box<Burst>>,
     /// The number of subscribers, at the last burst, for which each publication is filtered or compared.
@@ -55,10 +55,12 @@ struct Channel {
 /// Shared by the subscribers of a channel.
 type Epoch = Arc<String>;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Latest {
     epoch: Arc<str>,
     publication: Arc<Publication>,
+    /// Those of its own deltas.
+    encodings: Vec<Encoding>,
 }
 
 #[derive(Debug)]
@@ -468,7 +470,7 @@ mod tests {
     use crate::client::Transport;
     use crate::config::SlowPolicy;
     use crate::outbox::Outbox;
-    use crate::protocol::{ClientInfo, Encoding};
+    use crate::protocol::ClientInfo;
 
     fn client() -> Arc<Client> {
         let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);

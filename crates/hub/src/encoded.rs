@@ -34,17 +34,22 @@ pub(crate) struct Encoded<'a> {
     plain: Shared,
     whole: Shared,
     delta: Shared,
+    /// The encodings in which somebody receives the delta.
+    pub(crate) delta_encodings: Vec<Encoding>,
     bare: Option<PreparedMessage>,
 }
 
 impl<'a> Encoded<'a> {
+    /// `deltas` are those from `base` that were made before.
     pub(crate) fn new(
         channel: &'a str,
         base: Option<&'a Publication>,
         publication: &'a Arc<Publication>,
+        deltas: Option<Shared>,
     ) -> Self {
-        let (plain, whole, delta) = Default::default();
-        Self { channel, publication, base, plain, whole, delta, bare: None }
+        let (plain, whole, delta_encodings) = Default::default();
+        let delta = deltas.unwrap_or_default();
+        Self { channel, publication, base, plain, whole, delta, delta_encodings, bare: None }
     }
 
     /// What its forms have cost so far, in units of a task's budget.
@@ -59,7 +64,12 @@ impl<'a> Encoded<'a> {
         let (shared, base) = match payload {
             Payload::Plain => return self.plain(format),
             Payload::Whole => (&mut self.whole, None),
-            Payload::Delta => (&mut self.delta, self.base),
+            Payload::Delta => {
+                if !self.delta_encodings.contains(&encoding) {
+                    self.delta_encodings.push(encoding);
+                }
+                (&mut self.delta, self.base)
+            }
         };
         let reply = || push(self.channel, with_delta(encoding, base, self.publication));
         shared.get(format, reply).unwrap_or_else(|| PreparedMessage::text(""))
@@ -144,6 +154,21 @@ impl Shared {
         };
         Some(message.get_or_insert_with(|| encode(encoding, &reply())).clone())
     }
+}
+
+/// The deltas of a publication in these encodings.
+pub(crate) fn deltas(
+    channel: &str,
+    base: &Publication,
+    publication: &Publication,
+    encodings: &[Encoding],
+) -> Shared {
+    let mut deltas = Shared::default();
+    for encoding in encodings {
+        let reply = || push(channel, with_delta(*encoding, Some(base), publication));
+        deltas.get(Format::Protocol(*encoding), reply);
+    }
+    deltas
 }
 
 /// A publication as a bare connection receives it.

@@ -15,7 +15,7 @@ use super::{Channel, Channels, Forwarded, Kept, Latest, Lost, OnSlow, Phase, Sub
 use crate::batch::Unwritten;
 use crate::budget::{COSTLY_PER_UNIT, VISITS_PER_UNIT};
 use crate::client::Format;
-use crate::encoded::{Encoded, Payload};
+use crate::encoded::{self, Encoded, Payload, Shared};
 use crate::outbox::{Later, Pushed, Run};
 use crate::protocol::Publication;
 
@@ -38,7 +38,7 @@ pub(super) struct Burst {
     len: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Published {
     epoch: Arc<str>,
     previous: u64,
@@ -74,6 +74,23 @@ struct Forwarder<'a> {
     unwritten: Unwritten,
 }
 
+/// The deltas of a publication, and what they are between.
+struct Delta {
+    base: Arc<Publication>,
+    publication: Arc<Publication>,
+    encoded: Shared,
+}
+
+impl Published {
+    /// The base of its deltas: the publication before, if that precedes it in its history.
+    fn base<'a>(&self, before: Option<(&str, &'a Arc<Publication>)>) -> Option<&'a Arc<Publication>> {
+        let precedes = |(epoch, base): &(&str, &Arc<Publication>)| {
+            base.offset == self.previous && *epoch == &*self.epoch
+        };
+        before.filter(precedes).map(|(_, base)| base)
+    }
+}
+
 impl Channels {
     /// Adds a publication to the burst of its channel.
     pub(crate) fn append(
@@ -107,11 +124,18 @@ impl Channels {
     pub(crate) fn fan_out(&self, channel: &str, on_slow: OnSlow<'_>) -> (Lost, Unwritten) {
         let mut later = Later::default();
         let mut shard = self.channels.lock(channel);
+        let mut deltas = Vec::new();
+        if let Some((latest, published)) = needs_deltas(shard.get(channel)) {
+            // Another task may forward the burst meanwhile, or add to it.
+            drop(shard);
+            deltas = make_deltas(channel, &latest, &published);
+            shard = self.channels.lock(channel);
+        }
         let Some(Channel { subscribers, latest, burst, costly, .. }) = shard.get_mut(channel) else {
             return Default::default();
         };
         let Some(burst) = burst.take() else { return Default::default() };
-        let mut fan_out = Forwarder::new(channel, latest.as_ref(), &burst);
+        let mut fan_out = Forwarder::new(channel, latest.as_deref(), &burst, deltas);
         let mut has_deltas = false;
         *costly = 0;
         for (_, subscriber) in subscribers.iter_mut() {
@@ -121,34 +145,63 @@ impl Channels {
         let encoded: usize = fan_out.all.iter().map(|one| one.encoded.cost()).sum();
         let visits = subscribers.len() / VISITS_PER_UNIT + *costly * burst.published.len() / COSTLY_PER_UNIT;
         fan_out.unwritten.charge(encoded + visits);
-        let Forwarder { lost, unwritten, .. } = fan_out;
+        let Forwarder { all, lost, unwritten, .. } = fan_out;
+        let last = all.into_iter().rfind(|one| one.encoded.publication.offset > 0);
+        let encodings = last.map(|last| last.encoded.delta_encodings).unwrap_or_default();
         if !has_deltas {
             *latest = None;
         } else if let Some(last) = burst.published.into_iter().rfind(|one| one.publication.offset > 0) {
-            *latest = Some(Latest { epoch: last.epoch, publication: last.publication });
+            *latest = Some(Box::new(Latest { epoch: last.epoch, publication: last.publication, encodings }));
         }
         (lost, unwritten)
     }
 }
 
+/// The burst of a channel, and what was published before, if the last ones were sent as deltas.
+fn needs_deltas(channel: Option<&Channel>) -> Option<(Box<Latest>, Vec<Published>)> {
+    let Channel { latest, burst, .. } = channel?;
+    let (latest, burst) = (latest.as_ref()?, burst.as_ref()?);
+    (!latest.encodings.is_empty()).then(|| (latest.clone(), burst.published.clone()))
+}
+
+/// Makes the deltas of a burst while its channel is not locked: that takes as long as the publications are.
+fn make_deltas(channel: &str, latest: &Latest, published: &[Published]) -> Vec<Delta> {
+    let mut before = Some((&*latest.epoch, &latest.publication));
+    let mut deltas = Vec::new();
+    for one in published {
+        let publication = &one.publication;
+        if let Some(base) = one.base(before) {
+            let encoded = encoded::deltas(channel, base, publication, &latest.encodings);
+            deltas.push(Delta { base: base.clone(), publication: publication.clone(), encoded });
+        }
+        if publication.offset > 0 {
+            before = Some((&*one.epoch, publication));
+        }
+    }
+    deltas
+}
+
 impl<'a> Forwarder<'a> {
-    fn new(channel: &'a str, latest: Option<&'a Latest>, burst: &'a Burst) -> Self {
+    fn new(channel: &'a str, latest: Option<&'a Latest>, burst: &'a Burst, deltas: Vec<Delta>) -> Self {
+        let mut deltas = deltas.into_iter().peekable();
         let mut all: Vec<Forwarding<'a>> = Vec::with_capacity(burst.published.len());
-        let mut base = latest.map(|latest| (&*latest.epoch, &*latest.publication));
+        let mut base = latest.map(|latest| (&*latest.epoch, &latest.publication));
         let mut is_chain = true;
-        for Published { epoch, previous, publication } in &burst.published {
-            let precedes = |&(base_epoch, base): &(&str, &Publication)| {
-                base.offset == *previous && *base_epoch == **epoch
+        for one @ Published { epoch, previous, publication } in &burst.published {
+            let known = one.base(base);
+            let is_made = |delta: &Delta| {
+                Arc::ptr_eq(&delta.publication, publication)
+                    && known.is_some_and(|known| Arc::ptr_eq(&delta.base, known))
             };
-            let known = base.filter(precedes).map(|(_, base)| base);
+            let made = deltas.next_if(is_made).map(|delta| delta.encoded);
             let follows = all
                 .last()
                 .is_none_or(|before| before.encoded.publication.offset == *previous && before.epoch == epoch);
             is_chain &= publication.offset > 0 && follows;
             if publication.offset > 0 {
-                base = Some((&**epoch, &**publication));
+                base = Some((&**epoch, publication));
             }
-            let encoded = Encoded::new(channel, known, publication);
+            let encoded = Encoded::new(channel, known.map(|known| &**known), publication, made);
             all.push(Forwarding { epoch, previous: *previous, encoded });
         }
         Self { all, runs: Vec::new(), is_chain, lost: Lost::new(), unwritten: Unwritten::default() }
@@ -386,6 +439,36 @@ mod tests {
             lost += one.2.len();
         }
         assert!(runs > 0 && lost > 0, "{runs} {lost}");
+    }
+
+    #[test]
+    fn deltas_are_made_before_in_the_encodings_that_are_received() {
+        let channels = Channels::new();
+        let [json, protobuf] = [Encoding::Json, Encoding::Protobuf].map(|encoding| {
+            let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
+            let client = Arc::new(Client::new(Transport::WebSocket(encoding), None, None, outbox));
+            let (_, key) = channels.add("x", client.clone(), true);
+            let position = Some(Position { offset: 0, epoch: "e".into() });
+            let start = Start { position, deltas: Deltas::NoBase, ..Start::default() };
+            let _ = channels.start("x", &client, key, start, Vec::new(), &|_| {});
+            key
+        });
+        let publish = |offset: u64| {
+            let data = format!("\"{}{offset}\"", "x".repeat(100)).into();
+            let publication = Arc::new(Publication { data, offset, ..Publication::default() });
+            channels.append("x", "e", offset - 1, &publication);
+            let _ = channels.fan_out("x", &|_| {});
+            let shard = channels.channels.lock("x");
+            let latest = shard["x"].latest.as_ref();
+            latest.map(|latest| latest.encodings.clone())
+        };
+        assert_eq!(publish(1), Some(vec![]));
+        assert_eq!(publish(2).unwrap().len(), 2);
+        assert_eq!(publish(3).unwrap().len(), 2);
+        channels.remove("x", protobuf);
+        assert_eq!(publish(4), Some(vec![Encoding::Json]));
+        channels.remove("x", json);
+        assert!(channels.channels.lock("x").is_empty());
     }
 
     #[test]
