@@ -10,6 +10,7 @@ use jsonwebtoken::{EncodingKey, Header};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 use wireloom_hub::engine::{
     Action, Control, Delivery, Engine, EngineError, Membership, NatsEngine, PendingDelivery, RedisEngine,
@@ -966,7 +967,8 @@ impl Delivery for Held {
         _: u64,
         publication: &Arc<Publication>,
     ) -> PendingDelivery {
-        self.may_deliver.wait();
+        // Otherwise a task that this worker was to run next waits, too.
+        block_in_place(|| self.may_deliver.wait());
         self.delivered.lock().unwrap().push(publication.offset);
         PendingDelivery::default()
     }

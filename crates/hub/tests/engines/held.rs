@@ -4,6 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::task::block_in_place;
 use wireloom_hub::engine::{Control, Delivery, Engine, Membership, NatsEngine, PendingDelivery, RedisEngine};
 use wireloom_hub::protocol::Publication;
 use wireloom_hub::{Position, RecoveryMode, Retention};
@@ -35,7 +36,8 @@ impl Delivery for Held {
     ) -> PendingDelivery {
         if channel == "held" {
             self.entered.send(()).unwrap();
-            self.leave.lock().unwrap().recv().unwrap();
+            // Otherwise a task that this worker was to run next waits, too.
+            block_in_place(|| self.leave.lock().unwrap().recv().unwrap());
         }
         if let Some(time) = text(publication).strip_prefix("sleep ") {
             std::thread::sleep(Duration::from_millis(time.parse().unwrap()));
