@@ -9,6 +9,7 @@ use crate::budget::charge;
 use crate::client::Client;
 use crate::outbox;
 use crate::shards::lock;
+use crate::undelivered::Load;
 
 /// The maximum number of connections that one task writes to. Further tasks can run on other workers.
 const TASK_LEN: usize = 128;
@@ -70,6 +71,8 @@ pub(crate) struct Unwritten {
     clients: Vec<Arc<Client>>,
     /// What collecting them has cost, in units of a task's budget.
     cost: usize,
+    /// Those of the bursts, until all has been written.
+    loads: Vec<Arc<Load>>,
 }
 
 impl Unwritten {
@@ -81,6 +84,10 @@ impl Unwritten {
         self.cost += cost;
     }
 
+    pub(crate) fn hold(&mut self, load: Load) {
+        self.loads.push(Arc::new(load));
+    }
+
     /// Has a task of this runtime write the messages, when the publishing task yields. The calling thread, which may be one of the
     /// engine's, writes nothing.
     pub(crate) fn write_later(self, runtime: &Handle) {
@@ -89,13 +96,14 @@ impl Unwritten {
 
     fn append(&mut self, mut more: Self) {
         self.clients.append(&mut more.clients);
+        self.loads.append(&mut more.loads);
     }
 
     /// Leaves as many as one task writes to.
     fn spawn_writes(&mut self) {
         while self.clients.len() > TASK_LEN {
             let clients = self.clients.split_off(self.clients.len() - TASK_LEN);
-            let rest = Self { clients, cost: 0 };
+            let rest = Self { clients, cost: 0, loads: self.loads.clone() };
             tokio::spawn(async move { rest.write() });
         }
     }

@@ -26,11 +26,13 @@ use crate::outbox::{Later, Pushed, cost};
 use crate::protocol::{Encoding, Join, Leave, Publication, Push, Reply};
 use crate::random::Uuid;
 use crate::shards::{Shards, lock};
+use crate::undelivered::Undelivered;
 
 /// The subscribers of this node, by channel.
 #[derive(Debug)]
 pub(crate) struct Channels {
     channels: Shards<Channel>,
+    undelivered: Arc<Undelivered>,
     /// The number of channels of each namespace.
     by_namespace: Mutex<HashMap<String, usize>>,
     /// Locked after a shard, and before `by_namespace`.
@@ -189,7 +191,21 @@ pub(crate) enum Started {
 
 impl Channels {
     pub(crate) fn new() -> Self {
-        Self { channels: Shards::new(), by_namespace: Mutex::default(), left: Mutex::default() }
+        Self {
+            channels: Shards::new(),
+            undelivered: Arc::default(),
+            by_namespace: Mutex::default(),
+            left: Mutex::default(),
+        }
+    }
+
+    /// Waits while too much of what was published is to be written, unless a publication of this channel joins a burst.
+    pub(crate) async fn room(&self, channel: &str) {
+        let joins =
+            || self.channels.lock(channel).get(channel).is_some_and(|channel| channel.burst.is_some());
+        if !self.undelivered.has_room() && !joins() {
+            self.undelivered.room().await;
+        }
     }
 
     /// The number of channels with subscribers.

@@ -18,6 +18,7 @@ use crate::client::Format;
 use crate::encoded::{self, Encoded, Payload, Shared};
 use crate::outbox::{Later, Pushed, Run};
 use crate::protocol::Publication;
+use crate::undelivered::Load;
 
 /// The length of a burst, in publications, at which it is forwarded at once.
 const BURST_MAX: usize = 64;
@@ -32,10 +33,11 @@ const DELIVERIES_MAX: usize = 256 << 10;
 const COSTLY_MAX: usize = 4 << 10;
 
 /// Publications that are to be forwarded together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Burst {
     published: Vec<Published>,
     len: usize,
+    load: Load,
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +45,12 @@ struct Published {
     epoch: Arc<str>,
     previous: u64,
     publication: Arc<Publication>,
+}
+
+impl Burst {
+    fn new(load: Load) -> Self {
+        Self { published: Vec::new(), len: 0, load }
+    }
 }
 
 /// The outcome of adding a publication to the burst of a channel.
@@ -105,7 +113,8 @@ impl Channels {
             return Appended::Done;
         };
         let is_first = burst.is_none();
-        let burst = burst.get_or_insert_default();
+        let burst = burst.get_or_insert_with(|| Box::new(Burst::new(Load::new(&self.undelivered))));
+        burst.load.add(subscribers.len());
         burst.len += publication.data.len();
         burst.published.push(Published { epoch: epoch.into(), previous, publication: publication.clone() });
         let count = burst.published.len();
@@ -145,12 +154,14 @@ impl Channels {
         let encoded: usize = fan_out.all.iter().map(|one| one.encoded.cost()).sum();
         let visits = subscribers.len() / VISITS_PER_UNIT + *costly * burst.published.len() / COSTLY_PER_UNIT;
         fan_out.unwritten.charge(encoded + visits);
-        let Forwarder { all, lost, unwritten, .. } = fan_out;
+        let Forwarder { all, lost, mut unwritten, .. } = fan_out;
         let last = all.into_iter().rfind(|one| one.encoded.publication.offset > 0);
         let encodings = last.map(|last| last.encoded.delta_encodings).unwrap_or_default();
+        let Burst { published, load, .. } = *burst;
+        unwritten.hold(load);
         if !has_deltas {
             *latest = None;
-        } else if let Some(last) = burst.published.into_iter().rfind(|one| one.publication.offset > 0) {
+        } else if let Some(last) = published.into_iter().rfind(|one| one.publication.offset > 0) {
             *latest = Some(Box::new(Latest { epoch: last.epoch, publication: last.publication, encodings }));
         }
         (lost, unwritten)
