@@ -199,11 +199,11 @@ impl Channels {
         }
     }
 
-    /// Waits while too much of what was published is to be written, unless a publication of this channel joins a burst.
+    /// Waits while too much of what was published is to be written, if a publication of this channel would begin a burst.
     pub(crate) async fn room(&self, channel: &str) {
-        let joins =
-            || self.channels.lock(channel).get(channel).is_some_and(|channel| channel.burst.is_some());
-        if !self.undelivered.has_room() && !joins() {
+        let begins =
+            || self.channels.lock(channel).get(channel).is_some_and(|channel| channel.burst.is_none());
+        if !self.undelivered.has_room() && begins() {
             self.undelivered.room().await;
         }
     }
@@ -328,12 +328,14 @@ impl Channels {
 
     /// Removes a subscriber.
     pub(crate) fn remove(&self, channel: &str, key: usize) {
+        // Dropped after the unlock: it may have a burst, for which publishers wait.
+        let removed;
         let mut shard = self.channels.lock(channel);
         let Some(Channel { subscribers, .. }) = shard.get_mut(channel) else { return };
         subscribers.try_remove(key);
-        if subscribers.is_empty()
-            && let Some(removed) = shard.remove(channel)
-        {
+        if subscribers.is_empty() {
+            removed = shard.remove(channel);
+            let Some(removed) = &removed else { return };
             if let Some(until) = removed.counts_until {
                 lock(&self.left).insert(channel, until);
             }

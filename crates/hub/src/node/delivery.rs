@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::Node;
 use super::publications::retention;
 use crate::batch::{FanOut, Unwritten, fan_out_later};
-use crate::budget::charge;
 use crate::changes::Change;
 use crate::channels::Appended;
 use crate::client::Client;
@@ -13,7 +12,7 @@ use crate::clock::seconds;
 use crate::engine::{Action, Control, Delivery, Membership, PendingDelivery};
 use crate::history::Retention;
 use crate::outbox::Later;
-use crate::protocol::{Disconnect, Publication, Push, RefreshPush, UnsubscribeCode};
+use crate::protocol::{Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::shards::lock;
 
 impl Node {
@@ -75,28 +74,6 @@ impl Node {
     }
 }
 
-/// Ends connections one after the other, also if it is dropped: a user may have many, and each of them many channels.
-struct Ending {
-    node: Arc<Node>,
-    ends: std::vec::IntoIter<(Disconnect, Arc<Client>)>,
-}
-
-impl Ending {
-    async fn run(mut self) {
-        for (reason, client) in self.ends.by_ref() {
-            charge(1 + self.node.end(&client, reason)).await;
-        }
-    }
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        for (reason, client) in self.ends.by_ref() {
-            self.node.end(&client, reason);
-        }
-    }
-}
-
 impl FanOut for Node {
     fn fan_out(&self, channel: &str) -> Unwritten {
         let on_slow = |pushed| self.note_pushed(pushed);
@@ -150,13 +127,7 @@ impl Delivery for Node {
         // Each command is read once, in the order of their log, and concerns the connections that exist then. Those whose user is not known
         // yet compare the order later.
         let clients = lock(&self.clients).commanded(control);
-        if matches!(control.action, Action::Disconnect { .. })
-            && let Some(node) = self.this.upgrade()
-        {
-            let ends = clients.into_iter().filter_map(|client| Some((control.ends(&client)?, client)));
-            let ends = ends.collect::<Vec<_>>().into_iter();
-            return self.spawn(Ending { node, ends }.run());
-        }
+        // Before the command is acknowledged: nothing that is published afterwards may reach a connection that it ends.
         clients.iter().for_each(|client| self.carry_out(control, client));
     }
 }

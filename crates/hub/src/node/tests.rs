@@ -443,6 +443,15 @@ async fn a_subscriber_receives_nothing_that_was_published_before() {
     assert_eq!(take(&clients[1]), [2].map(pushed));
 }
 
+// The server API acknowledges it then: what is published afterwards is not for these connections.
+#[tokio::test]
+async fn a_disconnect_has_happened_when_it_is_delivered() {
+    let hub = Hub::builder().build().unwrap();
+    let clients = [connected(&hub.0), connected(&hub.0)];
+    give(&hub.0, Action::Disconnect { code: 3503, reason: String::new(), except: Vec::new() });
+    assert_eq!(clients.map(|client| client.outbox.has_ended()), [true; 2]);
+}
+
 #[tokio::test]
 async fn a_task_does_not_make_many_deliveries_in_one_turn() {
     let hub = Hub::builder().build().unwrap();
