@@ -190,13 +190,16 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
     // Here there is one.
     let mut prefix = None;
     for path in PREFIXES {
-        let Some(other) = take(&mut root, path).filter(|value| !is_empty(value)) else { continue };
+        let is_default = |value: &Value| value == DEFAULT_PREFIX;
+        let Some(other) = take(&mut root, path).filter(|value| !is_empty(value) && !is_default(value)) else {
+            continue;
+        };
         let is_valid = other.as_str().is_some_and(|other| check_prefix(other).is_ok());
         if !is_valid || *prefix.get_or_insert_with(|| other.clone()) != other {
             unknown.push(path.to_owned());
         }
     }
-    if let Some(prefix) = prefix.filter(|prefix| prefix != DEFAULT_PREFIX) {
+    if let Some(prefix) = prefix {
         file.section("engine").add("prefix", prefix, Vec::new());
     }
     for (path, section) in ENDPOINTS {

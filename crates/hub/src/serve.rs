@@ -105,7 +105,6 @@ impl Hub {
             "/connection/uni_websocket" => on.uni_websocket,
             "/connection/uni_sse" => on.uni_sse,
             "/connection/uni_http_stream" => on.uni_http_stream,
-            EMULATION_PATH => on.sse || on.http_stream,
             _ => true,
         }
     }

@@ -69,17 +69,14 @@ async fn clients_without_websocket_send_commands_beside_their_stream() {
 #[tokio::test]
 async fn a_transport_that_is_off_is_not_found() {
     const NAMES: [&str; 5] = ["sse", "http_stream", "uni_websocket", "uni_sse", "uni_http_stream"];
-    let paths = || NAMES.map(|name| format!("/connection/{name}")).into_iter().chain(["/emulation".into()]);
-    // Each way alone, the two that need commands by other requests, and all.
-    let cases = NAMES.map(|name| vec![name]).into_iter().chain([NAMES[..2].to_vec(), NAMES.to_vec(), vec![]]);
+    let paths = || NAMES.map(|name| format!("/connection/{name}"));
+    // Each alone, all, and none.
+    let cases = NAMES.map(|name| vec![name]).into_iter().chain([NAMES.to_vec(), vec![]]);
     for off in cases {
         let settings: String = off.iter().map(|name| format!("{name} = false\n")).collect();
         let served = Served::start(&format!("{CONFIG}[transports]\n{settings}"), |hub| hub).await;
         for path in paths() {
-            let is_off = match &*path {
-                "/emulation" => off.len() > 1,
-                path => off.iter().any(|name| path == format!("/connection/{name}")),
-            };
+            let is_off = off.iter().any(|name| path == format!("/connection/{name}"));
             // None is a request that its path accepts, and each says why but one that is off.
             let request = Request::new("PUT", http(&served, &path));
             let status = Connector::new().request(request).await.unwrap().status;
