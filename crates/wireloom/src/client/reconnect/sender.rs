@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::lock;
-use super::sent_messages::{SentMessages, owned};
+use super::sent_messages::{SentMessages, Taken, owned};
 use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded, WakerSlot};
 use crate::websocket::{Payload, Sender};
@@ -150,18 +150,21 @@ impl Link {
             let queued = sender.poll_queue_message(cx, &message);
             match &queued {
                 Poll::Ready(Ok(true)) => self.sent_messages().commit(),
-                _ => copy = self.sent_messages().cancel(),
+                // It may have waited for room.
+                _ => match self.sent_messages().cancel() {
+                    Ok(cancelled) => copy = cancelled,
+                    Err(taken) => return Poll::Ready(Err(taken)),
+                },
             }
-            queued
+            queued.map(Ok)
         });
         match queued.await {
-            Ok(true) => {}
+            Ok(Ok(true)) => {}
             // Dropped, as the policy for slow peers says.
-            Ok(false) => return Ok(()),
-            // The loss has been reported with this message.
-            Err(_) if self.sent_messages().is_taken() => return Err(WebSocketError::ConnectionLost),
-            Err(_) if !sender.is_open() => return Err(WebSocketError::Closed),
-            Err(error) => return Err(error),
+            Ok(Ok(false)) => return Ok(()),
+            Err(Taken) => return Err(WebSocketError::ConnectionLost),
+            Ok(Err(_)) if !sender.is_open() => return Err(WebSocketError::Closed),
+            Ok(Err(error)) => return Err(error),
         }
         // From here on the message counts: it may have arrived.
         sender.write_queued().await.map_err(|error| match error {

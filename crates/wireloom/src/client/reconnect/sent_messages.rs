@@ -85,13 +85,13 @@ impl SentMessages {
         }
     }
 
-    /// The message was not queued. Returns its copy.
-    pub(super) fn cancel(&mut self) -> Option<OwnedMessage> {
+    /// The message was not queued. Returns its copy, unless the message counts among those of a lost connection.
+    pub(super) fn cancel(&mut self) -> Result<Option<OwnedMessage>, Taken> {
         self.sent -= 1;
         let copy = if std::mem::take(&mut self.has_gap) { None } else { self.kept.pop_back() };
         self.kept_len -= copy.as_ref().map_or(0, len_of);
         self.forget_confirmed();
-        copy
+        if self.is_taken { Err(Taken) } else { Ok(copy) }
     }
 
     #[cfg(test)]
@@ -144,11 +144,6 @@ impl SentMessages {
         std::mem::take(&mut self.forgotten)
     }
 
-    /// Whether the message that was queued last, or was to be, counts among those of a lost connection.
-    pub(super) fn is_taken(&self) -> bool {
-        self.is_taken
-    }
-
     /// Takes the messages that were kept.
     pub(super) fn take_kept(&mut self) -> Vec<OwnedMessage> {
         self.is_taken = true;
@@ -158,6 +153,10 @@ impl SentMessages {
         std::mem::take(&mut self.kept).into()
     }
 }
+
+/// A loss has been reported with the message that was to be queued.
+#[derive(Debug)]
+pub(super) struct Taken;
 
 /// What a message counts towards the limit: empty ones take memory too.
 fn len_of(message: &OwnedMessage) -> usize {
@@ -216,7 +215,7 @@ mod tests {
             let copy = sent_messages.keeps(&text.into()).then(|| owned(&text.into()));
             sent_messages.begin(copy);
             assert_eq!(sent_messages.unconfirmed(), 3, "it may be sent before the connection is lost");
-            let copy = sent_messages.cancel();
+            let copy = sent_messages.cancel().unwrap();
             assert_eq!(copy.is_some(), text == four);
             assert_eq!(
                 (sent_messages.sent(), sent_messages.unconfirmed(), sent_messages.kept_len),
@@ -228,7 +227,7 @@ mod tests {
         sent_messages.record_ping(1, now);
         sent_messages.begin(None);
         sent_messages.handle_pong(1);
-        assert!(sent_messages.cancel().is_none());
+        assert!(sent_messages.cancel().unwrap().is_none());
         assert_eq!((sent_messages.sent(), sent_messages.unconfirmed(), sent_messages.kept_len), (2, 0, 0));
         // The connection is lost meanwhile.
         sent_messages.record(&"d".into());
@@ -242,9 +241,11 @@ mod tests {
         let mut sent_messages = SentMessages::new(1_000, Instant::now());
         sent_messages.begin(Some(owned(&"a".into())));
         assert_eq!(sent_messages.take_kept().len(), 1);
-        assert!(sent_messages.cancel().is_none() && sent_messages.is_taken());
+        assert!(sent_messages.cancel().is_err());
         sent_messages.begin(Some(owned(&"b".into())));
-        assert!(sent_messages.cancel().is_some() && !sent_messages.is_taken());
+        assert!(sent_messages.cancel().unwrap().is_some());
+        // It is the caller's again, and no part of a later loss.
+        assert!(sent_messages.take_kept().is_empty());
     }
 
     #[tokio::test]
