@@ -46,10 +46,15 @@ impl Linger {
         Self { is_shut_down: false, left: len_max, deadline, is_http: false, timer: Timer::Unset }
     }
 
-    /// For a peer of HTTP, which should read the last response, or GOAWAY.
+    /// For a peer of HTTP/1.1, which should read the last response.
     pub(crate) fn http() -> Self {
         let deadline = Some(Instant::now() + HTTP_TIMEOUT);
         Self { is_http: true, ..Self::until(deadline, HTTP_STEPS_MAX * HTTP_STEP_LEN) }
+    }
+
+    /// For a peer of HTTP/2, which should read GOAWAY: windows bound what it sends.
+    pub(crate) fn http2() -> Self {
+        Self::until(Some(Instant::now() + HTTP_TIMEOUT), HTTP_STEP_LEN)
     }
 
     /// Ends the writing side. Ready when the peer has closed the connection too, or has reset it or sent too much, or at the deadline; at
