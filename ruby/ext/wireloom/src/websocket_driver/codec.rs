@@ -194,6 +194,8 @@ impl Codec {
 
     /// `codec.keep(input)`: for the next call of `parse`.
     fn keep(ruby: &Ruby, this: &Self, input: RString) -> Result<(), Error> {
+        // Before the bytes are borrowed: it may wait for another thread.
+        this.frames.ready();
         // SAFETY: no code of Ruby runs while the slice is borrowed.
         let kept = this.keep_bytes(ruby, unsafe { input.as_slice() });
         strings::keep(input);
