@@ -42,7 +42,9 @@ step_unit() {
 step_simulation() {
     local rc=0
     WIRELOOM_SEED=random WIRELOOM_ROUNDS=100 cargo test --locked -p wireloom-hub --test simulation --no-fail-fast || rc=1
-    WIRELOOM_SEED=random WIRELOOM_ROUNDS=10 cargo test --locked -p wireloom-hub --lib acknowledged_publications_survive || rc=1
+    WIRELOOM_SEED=random WIRELOOM_ROUNDS=10 cargo test --locked -p wireloom-hub --lib acknowledged_publications_survive | tee "$logs/crashes.out" || rc=1
+    # Another name would match no test.
+    grep -q '^running [1-9]' "$logs/crashes.out" || { echo "FAILED: no test of crashes"; rc=1; }
     WIRELOOM_SEED=random WIRELOOM_ROUNDS=10 cargo test --locked -p wireloom-http2 --test simulation || rc=1
     return $rc
 }
