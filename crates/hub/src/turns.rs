@@ -41,8 +41,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a turn of a user; `None` where all calls are for somebody who is not known yet. Who waits for one of its user takes no place
-    /// among those that wait for one of all.
+    /// Waits for a turn of a user; `None` where the user is not known yet. A call that waits for others of its user is not in the queue of all
+    /// users.
     pub(crate) async fn acquire(&self, user: Option<&str>) -> Result<Turn<'_>, AcquireError> {
         let mut own = user.map(|user| self.own(user));
         if let Some(Own { calls: Some(calls), permit, .. }) = &mut own {
