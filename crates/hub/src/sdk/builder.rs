@@ -27,6 +27,7 @@ pub struct ClientBuilder {
     pub(super) token_source: Option<TokenSource>,
     pub(super) data: Bytes,
     pub(super) name: String,
+    pub(super) command_len_max: usize,
     pub(super) timeout: Duration,
     pub(super) delay_min: Duration,
     pub(super) delay_max: Duration,
@@ -47,6 +48,7 @@ impl ClientBuilder {
             token_source: None,
             data: Bytes::new(),
             name: "wireloom".into(),
+            command_len_max: 64 << 10,
             timeout: Duration::from_secs(5),
             delay_min: Duration::from_millis(500),
             delay_max: Duration::from_secs(20),
@@ -99,6 +101,14 @@ impl ClientBuilder {
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
+        self
+    }
+
+    /// The longest command, in bytes of JSON; a longer one fails with [`TooLong`](super::ClientError::TooLong). A server ends a connection
+    /// for good whose message is too long for it. The default is 64 KiB, as is that of `client.message_len_max`.
+    #[must_use]
+    pub fn command_len_max(mut self, len: usize) -> Self {
+        self.command_len_max = len;
         self
     }
 

@@ -1,6 +1,6 @@
 //! One connection of a client: opening, sending, receiving.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout, timeout_at};
 use wireloom::{CloseCode, WebSocket};
 
+use super::ClientError;
 use super::builder::ClientBuilder;
 use crate::clock::Deadline;
 use crate::history::Position;
@@ -15,6 +16,12 @@ use crate::protocol::{Command, ConnectRequest, ConnectResult, Error, Reply, Subs
 
 /// The most memory for the elements of the lists and maps of a reply, in bytes: as much as the longest message. 250,000 publications fit.
 const ELEMENTS_LEN_MAX: usize = 64 << 20;
+
+/// The most bytes of commands in one message, unless it has only one. Servers close a connection whose message is too long for them.
+pub(super) const BATCH_LEN_MAX: usize = 32 << 10;
+
+/// What the longest id takes in a command: `"id":4294967295,`.
+const ID_LEN: usize = 16;
 
 /// How long a ping of the server may be late.
 const PING_DELAY_MAX: Duration = Duration::from_secs(10);
@@ -96,7 +103,8 @@ impl Lost {
 
     /// By a close code of the server.
     fn closed(code: u32, reason: String) -> Self {
-        // The protocol: codes 3500 to 3999 and 4500 to 4999 are final. A message that was too long (RFC 6455 §7.4.1) is so the next time.
+        // The protocol: codes 3500 to 3999 and 4500 to 4999 are final. A message that was too long (RFC 6455 §7.4.1): the server accepts less than
+        // `command_len_max`, and the same command may be sent again, such as `connect`.
         match code {
             1009 | 3500..=3999 | 4500..=4999 => Self::Final { code, reason },
             _ => Self::Retry { code, reason },
@@ -161,7 +169,8 @@ impl Connection {
     }
 
     async fn connect(mut self, connect: ConnectRequest) -> Result<Opened, Lost> {
-        self.begin_send(&[Command { id: 1, connect: Some(connect), ..Command::default() }]).await?;
+        let command = Command { id: 1, connect: Some(connect), ..Command::default() };
+        self.begin_send(&mut [command].into()).await?;
         let mut deadline = Instant::now() + self.timeout;
         let give_up = Instant::now() + self.answer_max();
         while Instant::now() < give_up {
@@ -193,13 +202,10 @@ impl Connection {
         Err(Lost::retry("no answer in time"))
     }
 
-    /// Begins to send commands as one message, which leaves while [`recv`](Self::recv) waits. The message before has left.
-    pub(super) async fn begin_send(&mut self, commands: &[Command]) -> Result<(), Lost> {
-        // Serialization fails only for maps whose keys are not strings; there are none.
-        let texts: Vec<_> =
-            commands.iter().map(|command| serde_json::to_string(command).unwrap_or_default()).collect();
+    /// Begins to send the first commands as one message, which leaves while [`recv`](Self::recv) waits. The message before has left.
+    pub(super) async fn begin_send(&mut self, commands: &mut VecDeque<Command>) -> Result<(), Lost> {
         // The queue is empty, so that there is room.
-        self.socket.feed(&*texts.join("\n")).await.map_err(Lost::retry)?;
+        self.socket.feed(&*next_batch(commands)).await.map_err(Lost::retry)?;
         self.note_sending();
         Ok(())
     }
@@ -326,6 +332,37 @@ impl Connection {
     }
 }
 
+fn encode(command: &Command) -> String {
+    // Serialization fails only for maps whose keys are not strings; there are none.
+    serde_json::to_string(command).unwrap_or_default()
+}
+
+/// Checks the length of a command without an id.
+///
+/// # Errors
+/// It would be longer than `len_max`.
+pub(super) fn check_len(command: &Command, len_max: usize) -> Result<(), ClientError> {
+    let len = encode(command).len() + ID_LEN;
+    if len > len_max { Err(ClientError::TooLong { len, len_max }) } else { Ok(()) }
+}
+
+/// Takes commands for one message: as many as [`BATCH_LEN_MAX`] has room for, and at least one.
+fn next_batch(commands: &mut VecDeque<Command>) -> String {
+    let mut batch = String::new();
+    while let Some(command) = commands.front() {
+        let text = encode(command);
+        if !batch.is_empty() {
+            if batch.len() + 1 + text.len() > BATCH_LEN_MAX {
+                break;
+            }
+            batch.push('\n');
+        }
+        batch.push_str(&text);
+        commands.pop_front();
+    }
+    batch
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -412,7 +449,8 @@ mod tests {
 
     /// Whether commands leave.
     async fn sends(connection: &mut Connection, commands: &[Command]) -> bool {
-        connection.begin_send(commands).await.unwrap();
+        let mut commands = commands.to_vec().into();
+        connection.begin_send(&mut commands).await.unwrap();
         while let Some(stuck_at) = connection.stuck_at() {
             tokio::select! {
                 received = connection.recv(true) => assert!(matches!(received, Ok(Received::Sent))),

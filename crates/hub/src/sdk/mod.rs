@@ -37,6 +37,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 
+use self::connection::check_len;
 use self::queue::{Len, Receiver, queue};
 use self::task::{Call, Request, Task};
 use crate::history::{History, HistoryQuery, Position, count_within};
@@ -61,6 +62,7 @@ pub struct Client {
     /// The channels of subscriptions that were dropped.
     dropped: mpsc::UnboundedSender<String>,
     timeout: Duration,
+    command_len_max: usize,
 }
 
 /// What happens to a client as a whole.
@@ -141,6 +143,13 @@ pub enum ClientError {
     },
     /// The payload is not JSON.
     InvalidJson,
+    /// The command is longer than [`command_len_max`](ClientBuilder::command_len_max). It was not sent.
+    TooLong {
+        /// The length of the command, in bytes.
+        len: usize,
+        /// The longest command.
+        len_max: usize,
+    },
     /// The client has a subscription to this channel already.
     AlreadySubscribed,
 }
@@ -153,6 +162,10 @@ impl std::fmt::Display for ClientError {
             Self::ConnectionLost => f.write_str("the connection was lost"),
             Self::Disconnected { code, reason } => write!(f, "disconnected with {code}: {reason}"),
             Self::InvalidJson => f.write_str("the payload is not JSON"),
+            Self::TooLong { len, len_max } => write!(
+                f,
+                "the command takes {len} bytes, more than {len_max}; see command_len_max, and message_len_max of the server"
+            ),
             Self::AlreadySubscribed => f.write_str("there is a subscription to this channel already"),
         }
     }
@@ -228,7 +241,7 @@ impl Client {
     /// Publishes a JSON value into a channel. It is not sent again after a loss of the connection.
     ///
     /// # Errors
-    /// It is not JSON; the server refused it; no answer arrived.
+    /// It is not JSON or too long; the server refused it; no answer arrived.
     pub async fn publish(
         &self,
         channel: impl Into<String>,
@@ -252,7 +265,7 @@ impl Client {
     /// Sends a JSON value to the application, which does not answer.
     ///
     /// # Errors
-    /// It is not JSON, or the client could not connect in time.
+    /// It is not JSON or too long, or the client could not connect in time.
     pub async fn send(&self, data: impl Into<Bytes>) -> Result<(), ClientError> {
         let send = Some(SendRequest { data: json(data)? });
         self.call(Command { send, ..Command::default() }).await.map(drop)
@@ -313,6 +326,7 @@ impl Client {
     }
 
     async fn call(&self, command: Command) -> Result<Reply, ClientError> {
+        check_len(&command, self.command_len_max)?;
         let calling = async {
             let (done, answered) = oneshot::channel();
             self.request(Request::Call(Box::new(Call { command, done }))).await?;
@@ -335,9 +349,9 @@ impl ClientBuilder {
     pub fn start(self) -> Client {
         let (requests, received) = mpsc::channel(REQUESTS_MAX);
         let (dropped, unsubscribed) = mpsc::unbounded_channel();
-        let timeout = self.timeout;
+        let (timeout, command_len_max) = (self.timeout, self.command_len_max);
         tokio::spawn(Task::new(self, received, unsubscribed).run());
-        Client { requests, dropped, timeout }
+        Client { requests, dropped, timeout, command_len_max }
     }
 }
 

@@ -26,7 +26,7 @@ use self::deliveries::{Deliveries, Event};
 use self::entry::{Entry, State, WrongBase};
 use self::server_side::ServerSide;
 use super::builder::{ClientBuilder, TokenSource};
-use super::connection::{Connection, Lost, Opened, Received, Replies};
+use super::connection::{Connection, Lost, Opened, Received, Replies, check_len};
 use super::queue::Sender;
 use super::subscription::{SubscribeOptions, Subscribed, SubscriptionEvent};
 use super::{ClientError, ClientEvent};
@@ -43,8 +43,14 @@ const RENEWAL_DELAY: Duration = Duration::from_secs(5);
 /// The number of commands that may wait while a message is sent. Beyond it the connection is not read.
 const COMMANDS_MAX: usize = 1_024;
 
+/// The number of calls, and of subscriptions, that are begun once the commands before have left. An unsubscribe may precede a subscribe.
+const BACKLOG_PER_TURN: usize = COMMANDS_MAX / 4;
+
 /// The number of replies that are handled before requests have their turn.
 const REPLIES_PER_TURN: usize = 64;
+
+/// What a connect command takes besides its token, data, name and positions, in bytes.
+const CONNECT_LEN: usize = 128;
 
 /// The code of an error that says that a token has expired.
 const TOKEN_EXPIRED: u32 = 109;
@@ -179,7 +185,8 @@ impl Task {
     /// Opens a connection, and answers the handles meanwhile.
     async fn open(&mut self) -> Result<Result<Opened, Lost>, End> {
         let (builder, token) = (self.builder.clone(), self.token.clone());
-        let subs = self.server_side.positions();
+        let len = token.len() + builder.data.len() + builder.name.len() + CONNECT_LEN;
+        let subs = self.server_side.positions(builder.command_len_max.saturating_sub(len));
         let mut opening = Box::pin(async move {
             let token = match &builder.token_source {
                 Some(source) if token.is_empty() => match make_token(source.clone()).await {
@@ -351,26 +358,27 @@ impl Task {
         self.set_renewal(result.expires, result.ttl);
         self.emit(ClientEvent::Connected { client: result.client, data: result.data });
         self.server_side.retain(|channel| result.subs.contains_key(channel));
-        for (channel, result) in result.subs {
+        for (channel, mut result) in result.subs {
+            // Its position may have found no room in the connect command.
+            result.was_recovering |= self.server_side.has_position(&channel);
             if let Err(lost) = self.server_subscribed(channel, result) {
                 return Ok(lost);
             }
         }
-        let mut commands = Vec::new();
+        let mut commands = VecDeque::new();
         // The replies that arrived before a command could not be sent are handled first.
         let mut lost = None;
-        for call in std::mem::take(&mut self.calls) {
-            self.begin(call, &mut commands);
-        }
         loop {
             if let Err(lost) = self.handle(&mut replies, &connection, &mut commands) {
                 return Ok(lost);
             }
-            self.handle_deadlines(&mut commands);
-            if !commands.is_empty() && !connection.is_sending() {
-                if lost.is_none() {
-                    lost = connection.begin_send(&commands).await.err();
-                }
+            if lost.is_none() && commands.is_empty() {
+                self.handle_backlog(&mut commands);
+            }
+            if lost.is_none() && !commands.is_empty() && !connection.is_sending() {
+                lost = connection.begin_send(&mut commands).await.err();
+            }
+            if lost.is_some() {
                 commands.clear();
             }
             if let Some(lost) = lost.take_if(|_| replies.is_empty()) {
@@ -379,7 +387,7 @@ impl Task {
             connection.note_owed(self.first_owed());
             let handles = self.has_room(&commands);
             let reads = handles && replies.is_empty();
-            let deadline = self.deadline(&connection, reads);
+            let deadline = self.deadline(&connection, reads, lost.is_none() && commands.is_empty());
             // Not biased: there may always be a request, and always a message.
             tokio::select! {
                 request = self.requests.recv(), if !connection.is_sending() => match request {
@@ -445,14 +453,14 @@ impl Task {
         None
     }
 
-    fn begin(&mut self, call: Call, commands: &mut Vec<Command>) {
+    fn begin(&mut self, call: Call, commands: &mut VecDeque<Command>) {
         let Call { mut command, done } = call;
         if done.is_closed() {
             return;
         }
         if command.send.is_some() {
             let _ = done.send(Ok(Reply::default()));
-            return commands.push(command);
+            return commands.push_back(command);
         }
         command.id = self.next_id();
         // Replies that nobody waits for any more and that never arrive.
@@ -460,27 +468,38 @@ impl Task {
             self.pending.retain(|_, pending| !matches!(pending, Pending::Call(done) if done.is_closed()));
         }
         self.pending.insert(command.id, Pending::Call(done));
-        commands.push(command);
+        commands.push_back(command);
     }
 
-    fn send_unsubscribe(&mut self, channel: String, commands: &mut Vec<Command>) {
+    fn send_unsubscribe(&mut self, channel: String, commands: &mut VecDeque<Command>) {
         let id = self.owe(Pending::Unsubscribe);
         let unsubscribe = Some(UnsubscribeRequest { channel });
-        commands.push(Command { id, unsubscribe, ..Command::default() });
+        commands.push_back(Command { id, unsubscribe, ..Command::default() });
     }
 
-    fn deadline(&self, connection: &Connection, reads: bool) -> Instant {
+    fn deadline(&self, connection: &Connection, reads: bool, sends: bool) -> Instant {
         let far = Instant::now() + Duration::from_secs(3_600);
         let [silent_at, owes_at] =
             [connection.silent_at(), connection.owes_at()].map(|at| at.filter(|_| reads));
-        [connection.stuck_at(), silent_at, owes_at, self.renew_at, self.due_at]
+        let [renew_at, due_at] = [self.renew_at, self.due_at].map(|at| at.filter(|_| sends));
+        [connection.stuck_at(), silent_at, owes_at, renew_at, due_at]
             .into_iter()
             .flatten()
             .fold(far, Instant::min)
     }
 
+    /// Begins calls that waited for a connection, and subscriptions that are due: not all at once, so that replies are read meanwhile.
+    fn handle_backlog(&mut self, commands: &mut VecDeque<Command>) {
+        while commands.len() < BACKLOG_PER_TURN
+            && let Some(call) = self.calls.pop_front()
+        {
+            self.begin(call, commands);
+        }
+        self.handle_deadlines(commands);
+    }
+
     /// Subscribes and renews what is due.
-    fn handle_deadlines(&mut self, commands: &mut Vec<Command>) {
+    fn handle_deadlines(&mut self, commands: &mut VecDeque<Command>) {
         let now = Instant::now();
         if self.renew_at.is_some_and(|at| at <= now) {
             self.renew_at = None;
@@ -497,6 +516,7 @@ impl Task {
             .iter()
             .filter(|(_, entry)| is_due(entry))
             .map(|(channel, _)| channel.clone())
+            .take(BACKLOG_PER_TURN)
             .collect();
         for channel in due {
             self.handle_due(channel, commands);
@@ -504,7 +524,7 @@ impl Task {
         self.due_at = self.entries.values().filter_map(Entry::due_at).min();
     }
 
-    fn handle_due(&mut self, channel: String, commands: &mut Vec<Command>) {
+    fn handle_due(&mut self, channel: String, commands: &mut VecDeque<Command>) {
         let Some(entry) = self.entries.get_mut(&channel) else { return };
         let source = entry.options.token_source.clone();
         match entry.state {
@@ -540,19 +560,23 @@ impl Task {
 
     fn make_token(&self, subscription: Option<(String, u64)>, source: &TokenSource) {
         let (making, made) = (make_token(source.clone()), self.made.0.clone());
+        let len_max = self.builder.command_len_max;
         tokio::spawn(async move {
-            let _ = made.send(Token { subscription, result: making.await });
+            let fits = |token: &String| token.len() < len_max;
+            let result = making.await;
+            let result = result.and_then(|token| Some(token).filter(fits).ok_or("the token is too long".into()));
+            let _ = made.send(Token { subscription, result });
         });
     }
 
-    fn handle_token(&mut self, token: Token, commands: &mut Vec<Command>) {
+    fn handle_token(&mut self, token: Token, commands: &mut VecDeque<Command>) {
         let later = Instant::now() + RENEWAL_DELAY;
         match token {
             Token { subscription: None, result: Ok(token) } => {
                 self.token.clone_from(&token);
                 let id = self.owe(Pending::Refresh);
                 let refresh = Some(RefreshRequest { token });
-                commands.push(Command { id, refresh, ..Command::default() });
+                commands.push_back(Command { id, refresh, ..Command::default() });
             }
             Token { subscription: None, result: Err(_) } => self.renew_at = Some(later),
             Token { subscription: Some((channel, key)), result } => {
@@ -581,7 +605,7 @@ impl Task {
                     State::Subscribed => {
                         let id = self.owe(Pending::SubRefresh { channel: channel.clone(), key });
                         let sub_refresh = Some(SubRefreshRequest { channel, token });
-                        commands.push(Command { id, sub_refresh, ..Command::default() });
+                        commands.push_back(Command { id, sub_refresh, ..Command::default() });
                     }
                     // It was made for a subscription that has ended meanwhile: the next one uses it.
                     State::DueAt(_) | State::Subscribing => {}
@@ -590,7 +614,7 @@ impl Task {
         }
     }
 
-    fn send_subscribe(&mut self, channel: String, commands: &mut Vec<Command>) {
+    fn send_subscribe(&mut self, channel: String, commands: &mut VecDeque<Command>) {
         let Some(entry) = self.entries.get(&channel) else { return };
         let position = entry.position.clone().unwrap_or_default();
         let subscribe = SubscribeRequest {
@@ -607,12 +631,32 @@ impl Task {
             ..SubscribeRequest::default()
         };
         let key = entry.key;
-        let id = self.owe(Pending::Subscribe { channel, key });
-        commands.push(Command { id, subscribe: Some(subscribe), ..Command::default() });
+        let mut command = Command { subscribe: Some(subscribe), ..Command::default() };
+        if let Err(error) = check_len(&command, self.builder.command_len_max) {
+            return self.end_subscription(&channel, 0, error);
+        }
+        command.id = self.owe(Pending::Subscribe { channel, key });
+        commands.push_back(command);
+    }
+
+    /// Ends a subscription for good.
+    fn end_subscription(&mut self, channel: &str, code: u32, error: ClientError) {
+        let Some(entry) = self.entries.remove(channel) else { return };
+        match entry.done {
+            Some(done) => drop(done.send(Err(error))),
+            None => {
+                let reason = match error {
+                    ClientError::Refused(error) => error.message,
+                    other => other.to_string(),
+                };
+                let event = SubscriptionEvent::Unsubscribed { code, reason };
+                self.deliveries.deliver(Event::Subscription(entry.events, event));
+            }
+        }
     }
 
     /// Whether the next reply may be handled, and the next message be read.
-    fn has_room(&self, commands: &[Command]) -> bool {
+    fn has_room(&self, commands: &VecDeque<Command>) -> bool {
         !self.deliveries.are_stalled() && commands.len() < COMMANDS_MAX
     }
 
@@ -621,7 +665,7 @@ impl Task {
         &mut self,
         replies: &mut Replies,
         connection: &Connection,
-        commands: &mut Vec<Command>,
+        commands: &mut VecDeque<Command>,
     ) -> Result<(), Lost> {
         for _ in 0..REPLIES_PER_TURN {
             if !self.has_room(commands) {
@@ -631,8 +675,8 @@ impl Task {
             let reply = reply?;
             if connection.wants_pong(&reply) {
                 // One pong answers all pings before it.
-                if commands.last() != Some(&Command::default()) {
-                    commands.push(Command::default());
+                if commands.back() != Some(&Command::default()) {
+                    commands.push_back(Command::default());
                 }
             } else if let Some(push) = reply.push {
                 self.handle_push(push)?;
@@ -643,7 +687,7 @@ impl Task {
         Ok(())
     }
 
-    fn handle_reply(&mut self, pending: Pending, reply: Reply, commands: &mut Vec<Command>) {
+    fn handle_reply(&mut self, pending: Pending, reply: Reply, commands: &mut VecDeque<Command>) {
         match pending {
             Pending::Call(done) => {
                 let result = match reply.error.clone() {
@@ -672,7 +716,7 @@ impl Task {
         }
     }
 
-    fn handle_subscribe(&mut self, channel: String, key: u64, reply: Reply, commands: &mut Vec<Command>) {
+    fn handle_subscribe(&mut self, channel: String, key: u64, reply: Reply, commands: &mut VecDeque<Command>) {
         let delay_of = |task: &Self, failures| Instant::now() + task.delay(failures);
         // Another subscription has taken its place, after the command that ends it.
         if self.entries.get(&channel).is_some_and(|entry| entry.key != key) {
@@ -700,14 +744,7 @@ impl Task {
             });
             return;
         }
-        let Some(entry) = self.entries.remove(&channel) else { return };
-        match entry.done {
-            Some(done) => drop(done.send(Err(ClientError::Refused(error)))),
-            None => {
-                let event = SubscriptionEvent::Unsubscribed { code: error.code, reason: error.message };
-                self.deliveries.deliver(Event::Subscription(entry.events, event));
-            }
-        }
+        self.end_subscription(&channel, error.code, ClientError::Refused(error));
     }
 
     fn subscribed(&mut self, channel: &str, result: SubscribeResult) {

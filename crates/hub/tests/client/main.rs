@@ -387,3 +387,17 @@ async fn a_subscription_that_the_server_does_not_recover_is_not_recovered() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_command_that_is_too_long_ends_nothing_else() {
+    let served = Served::start().await;
+    let client = served.builder().command_len_max(60_000).start();
+    let mut subscription = client.subscribe("log:x", SubscribeOptions::default()).await.unwrap();
+    let long = |len: usize| format!("{:?}", "x".repeat(len));
+    let refused = client.publish("log:x", long(60_000)).await;
+    assert!(matches!(refused, Err(ClientError::TooLong { len: 60_000.., len_max: 60_000 })), "{refused:?}");
+    let refused = client.subscribe("log:y", SubscribeOptions::default().token(long(60_000))).await;
+    assert!(matches!(refused.map(drop), Err(ClientError::TooLong { .. })));
+    client.publish("log:x", long(59_900)).await.unwrap();
+    assert_eq!(publication(&mut subscription).await.offset, 1);
+}

@@ -8,7 +8,7 @@ use crate::sdk::connection::Lost;
 /// The most memory, in bytes. A server may make 128 subscriptions by default; this is room for some 20,000.
 const LEN_MAX: usize = 4 << 20;
 
-/// What a subscription takes besides its name and its epoch.
+/// What a subscription takes besides its name and its epoch, in memory; and at most in a connect command.
 const ENTRY_LEN: usize = 128;
 
 #[derive(Default)]
@@ -61,10 +61,21 @@ impl ServerSide {
         true
     }
 
-    /// Where to recover from.
-    pub(super) fn positions(&self) -> HashMap<String, Position> {
-        let positions = self.positions.iter();
-        positions.filter_map(|(channel, position)| Some((channel.clone(), position.clone()?))).collect()
+    /// Whether the server recovers this subscription.
+    pub(super) fn has_position(&self, channel: &str) -> bool {
+        matches!(self.positions.get(channel), Some(Some(_)))
+    }
+
+    /// Where to recover from: as many positions as a command has room for, in bytes.
+    pub(super) fn positions(&self, mut room: usize) -> HashMap<String, Position> {
+        let mut positions = HashMap::new();
+        for (channel, position) in &self.positions {
+            let Some(position) = position else { continue };
+            let Some(rest) = room.checked_sub(entry_len(channel, Some(position))) else { break };
+            room = rest;
+            positions.insert(channel.clone(), position.clone());
+        }
+        positions
     }
 }
 
@@ -96,5 +107,18 @@ mod tests {
         assert_eq!(subscriptions.len, ENTRY_LEN + 1);
         assert!(subscriptions.remove("c") && !subscriptions.remove("c"));
         assert_eq!(subscriptions.len, 0);
+    }
+
+    #[test]
+    fn a_connect_command_has_as_many_positions_as_fit() {
+        let mut subscriptions = ServerSide::default();
+        for channel in ["a", "b", "c"] {
+            assert!(subscriptions.insert(channel.into(), position(1)).is_ok());
+        }
+        assert!(subscriptions.insert("d".into(), None).is_ok() && !subscriptions.has_position("d"));
+        let two = 2 * (ENTRY_LEN + 2);
+        for (room, count) in [(0, 0), (two - 1, 1), (two, 2), (two + 1, 2), (LEN_MAX, 3)] {
+            assert_eq!(subscriptions.positions(room).len(), count, "{room}");
+        }
     }
 }

@@ -9,6 +9,7 @@ use super::*;
 use crate::fossil;
 use crate::protocol::{ConnectResult, RpcRequest, SendRequest, UnsubscribePush};
 use crate::sdk::Client;
+use crate::sdk::connection::BATCH_LEN_MAX;
 use crate::sdk::queue::{Receiver, queue};
 use crate::sdk::subscription::Subscription;
 
@@ -36,9 +37,9 @@ async fn commands_after(task: &mut Task, time: Duration) -> Vec<Command> {
     tokio::time::advance(time).await;
     let earliest = task.entries.values().filter_map(Entry::due_at).min();
     assert!(earliest.is_none_or(|at| task.due_at.is_some_and(|due_at| due_at <= at)), "a deadline is missed");
-    let mut commands = Vec::new();
+    let mut commands = VecDeque::new();
     task.handle_deadlines(&mut commands);
-    commands
+    commands.into()
 }
 
 /// The subscribe request among some commands; there is one.
@@ -52,7 +53,7 @@ fn subscribe_in(commands: &[Command]) -> (u32, SubscribeRequest) {
 fn reply(task: &mut Task, id: u32, result: SubscribeResult) {
     let pending = task.pending.remove(&id).unwrap();
     let reply = Reply { id, subscribe: Some(result), ..Reply::default() };
-    task.handle_reply(pending, reply, &mut Vec::new());
+    task.handle_reply(pending, reply, &mut VecDeque::new());
 }
 
 fn push(task: &mut Task, push: Push) {
@@ -153,9 +154,9 @@ impl Source {
         let made = self.0.lock().unwrap().remove(0);
         made.send(token.map(str::to_owned).map_err(str::to_owned)).unwrap();
         let token = task.made.1.recv().await.unwrap();
-        let mut commands = Vec::new();
+        let mut commands = VecDeque::new();
         task.handle_token(token, &mut commands);
-        commands
+        commands.into()
     }
 }
 
@@ -490,7 +491,7 @@ async fn a_source_that_panics_is_asked_again() {
     let _events = add(&mut task, options);
     assert!(commands_after(&mut task, Duration::ZERO).await.is_empty());
     let token = task.made.1.recv().await.unwrap();
-    task.handle_token(token, &mut Vec::new());
+    task.handle_token(token, &mut VecDeque::new());
     assert!(commands_after(&mut task, RENEWAL_DELAY).await.is_empty());
     assert!(task.made.1.recv().await.unwrap().result.is_err());
 }
@@ -543,5 +544,35 @@ async fn messages_are_read_while_a_write_waits() {
     tokio::select! {
         _ = task.serve(opened) => panic!("the connection is lost"),
         reply = answered => assert!(reply.unwrap().is_ok()),
+    }
+}
+
+/// The commands of a connection reach the server in messages that it accepts.
+#[tokio::test(start_paused = true)]
+async fn no_message_is_longer_than_a_batch_may_be() {
+    const COUNT: usize = 200;
+    let (opened, mut server) = open(1 << 12).await;
+    let (mut task, _handles) = task();
+    let mut kept = Vec::new();
+    for n in 0..COUNT {
+        let (Request::Call(call), answered) = rpc(format!("{:?}", "x".repeat(1_000))) else { unreachable!() };
+        task.calls.push_back(*call);
+        let (events, received) = queue(1);
+        let options = SubscribeOptions::default().token("t".repeat(450));
+        task.add(n.to_string(), options, events, oneshot::channel().0);
+        kept.push((answered, received));
+    }
+    let receiving = async {
+        let mut count = 0;
+        while count < 2 * COUNT {
+            let message = server.recv().await.unwrap().unwrap();
+            let len = message.as_bytes().len();
+            assert!(len <= BATCH_LEN_MAX, "{len}");
+            count += message.as_bytes().split(|byte| *byte == b'\n').count();
+        }
+    };
+    tokio::select! {
+        _ = task.serve(opened) => panic!("the connection is lost"),
+        () = receiving => {}
     }
 }
