@@ -13,7 +13,7 @@ use crate::config::namespace_of;
 use crate::hub::Hub;
 use crate::protocol::{self, Commands, EmulationRequest, Encoding};
 use crate::proxy::Headers;
-use crate::session::Room;
+use crate::session::{Room, elements_len_max};
 use crate::sessions::Delivered;
 use crate::transport;
 
@@ -249,10 +249,12 @@ impl Hub {
             (_, Transport::HttpStream(_)) => return Err(refuse_method("POST")),
             _ => return Err(refuse_method("GET, POST")),
         };
+        let elements_len_max = elements_len_max(&self.0.settings().config);
         let first = if transport.is_emulated() {
             // A link or an image on a page of another site makes such a request too, with the user's cookies.
             let is_url = request.method() == "GET";
-            if is_url && !Commands::new(Encoding::Json, sent.clone()).flatten().all(|one| one.only_opens()) {
+            let commands = Commands::new(Encoding::Json, sent.clone()).elements_len_max(elements_len_max);
+            if is_url && !commands.flatten().all(|one| one.only_opens()) {
                 return Err(Response::text(
                     400,
                     "cf_connect has other commands than connect and subscribe; POST them\n",
@@ -260,9 +262,10 @@ impl Hub {
             }
             transport::First::Commands(sent)
         } else {
-            let connect = protocol::decode_object(&sent);
-            let connect =
-                connect.map_err(|_| Response::text(400, "the connect request is not a JSON object\n"))?;
+            let connect = protocol::bounded(elements_len_max, || protocol::decode_object(&sent));
+            let connect = connect.map_err(|_| {
+                Response::text(400, "the connect request is not a JSON object, or names too many channels\n")
+            })?;
             transport::First::Connect(Box::new(connect))
         };
         let headers = self.forwarded(request.headers());

@@ -26,7 +26,7 @@ use crate::node::Node;
 use crate::protocol::UnsubscribeCode;
 use crate::protocol::{
     Command, Commands, ConnectRequest, ConnectResult, DecodeError, Disconnect, Encoding, ErrorCode, Push,
-    Reply, SubscribePush, SubscribeRequest, SubscribeResult, decode_object,
+    Reply, SubscribePush, SubscribeRequest, SubscribeResult, bounded, decode_object,
 };
 use crate::proxy::{Caller, Headers, RefreshOutcome, expiry};
 use crate::rights::Grant;
@@ -91,6 +91,12 @@ const REPLY_QUEUES_MAX: usize = 8;
 /// The maximum length of the publications in a reply, but for one alone.
 pub(crate) fn reply_len_max(config: &HubConfig) -> usize {
     REPLY_QUEUES_MAX.saturating_mul(config.client.queue_len_max)
+}
+
+/// The most memory for the elements of the lists and maps in a command, which may take 60 times as much as their texts: room for filters and
+/// headers, and for the subscriptions that a connection may have.
+pub(crate) fn elements_len_max(config: &HubConfig) -> usize {
+    config.client.channels_max.saturating_mul(512).saturating_add(64 << 10)
 }
 
 /// How many commands may be ahead of their rate, as a time at that rate.
@@ -329,7 +335,8 @@ impl Session {
         if matches!(self.kept.state, State::Connected { .. }) {
             return;
         }
-        let connected = match decode_object(message) {
+        let len_max = elements_len_max(&self.node.settings().config);
+        let connected = match bounded(len_max, || decode_object(message)) {
             Ok(request) => self.connect_one_way(request).await,
             Err(DecodeError) => Err(Disconnect::BadRequest),
         };
@@ -348,8 +355,10 @@ impl Session {
     /// Executes the commands of one message, in order. Stops at the first one that breaks the protocol.
     async fn execute(&mut self, encoding: Encoding, message: Bytes) {
         let len = message.len();
+        let elements_len_max = elements_len_max(&self.node.settings().config);
+        let commands = Commands::new(encoding, message).elements_len_max(elements_len_max);
         // Boxed, because each future that has one on its way would be as long.
-        let mut commands = Commands::new(encoding, message).map(|command| command.map(Box::new)).peekable();
+        let mut commands = commands.map(|command| command.map(Box::new)).peekable();
         // A message without a command would otherwise not be rate limited.
         if commands.peek().is_none() {
             return self.end(Disconnect::BadRequest);
@@ -394,7 +403,7 @@ impl Session {
             return Err(Disconnect::BadRequest);
         }
         if let Some(connect) = command.connect {
-            return match self.connect(id, connect).await {
+            return match self.connect(id, &connect).await {
                 Err(Denied::Refused(refusal)) => {
                     self.refuse(id, refusal);
                     Ok(())
@@ -446,15 +455,14 @@ impl Session {
 
     /// Establishes a unidirectional connection, and its subscriptions to the channels in the request.
     pub(crate) async fn connect_one_way(&mut self, request: ConnectRequest) -> Result<(), Disconnect> {
-        let wanted = request.subs.clone();
-        self.connect(0, request).await.map_err(|denied| match denied {
+        self.connect(0, &request).await.map_err(|denied| match denied {
             Denied::Refused(refusal) => {
                 self.node.metrics.refused.increment(refusal.code);
                 end_of(&refusal)
             }
             Denied::Ended(reason) => reason,
         })?;
-        for (channel, command) in wanted {
+        for (channel, command) in request.subs {
             if lock(&self.client.subscriptions).get(&channel).is_some() {
                 continue;
             }
@@ -501,12 +509,12 @@ impl Session {
         }
     }
 
-    async fn connect(&mut self, id: u32, request: ConnectRequest) -> Result<(), Denied> {
+    async fn connect(&mut self, id: u32, request: &ConnectRequest) -> Result<(), Denied> {
         if !matches!(self.kept.state, State::Connecting { .. }) {
             return Err(Disconnect::BadRequest.into());
         }
         self.emulate_headers(&request.headers);
-        let (mut grant, mut subs) = self.authenticate(&request).await?;
+        let (mut grant, mut subs) = self.authenticate(request).await?;
         // A room has one channel, whose publications do not name it.
         if self.client.format() == Format::Bare {
             subs.retain(|(channel, _)| request.subs.contains_key(channel));

@@ -119,8 +119,13 @@ impl Request {
 pub(crate) async fn subscribe(
     node: &Arc<Node>,
     client: &Arc<Client>,
-    request: Request,
+    mut request: Request,
 ) -> Result<Established, Refusal> {
+    // At once: a malformed one may be large, and the application may take its time.
+    let filter = match request.command.tf.take() {
+        Some(filter) => Some(Box::new(Filter::new(&filter).ok_or(ErrorCode::BadRequest)?)),
+        None => None,
+    };
     charge(budget::READ).await;
     let settings = node.settings();
     let config = &settings.config;
@@ -146,14 +151,21 @@ pub(crate) async fn subscribe(
     }
     let (node, client) = (node.clone(), client.clone());
     let reserved = Reserved { node, client, channel: name.into(), number, step: Step::Listed, opened: None };
-    let grant = authorise(&reserved.node, &reserved.client, &request).await?;
+    let mut grant = authorise(&reserved.node, &reserved.client, &request).await?;
     let mut options = reserved.node.options(&reserved.channel).ok_or(ErrorCode::UnknownChannel)?;
     grant.overrides.apply(&mut options);
+    // A delta is relative to the previous publication, which a filter may leave out.
+    if filter.is_some() && (!options.allow_tags_filter || !request.command.delta.is_empty()) {
+        return Err(ErrorCode::BadRequest.into());
+    }
     if grant.filter.is_some() {
-        // A delta is relative to the previous publication, which a filter may leave out.
         options.allowed_delta_types.clear();
     }
     check_limits(&reserved, config, &options, request.granted.is_some())?;
+    grant.filter = match (grant.filter, filter) {
+        (Some(granted), Some(own)) => Some(Box::new(Filter::And(vec![*granted, *own]))),
+        (one, other) => one.or(other),
+    };
     add(reserved, &request, options, grant).await
 }
 
@@ -331,23 +343,11 @@ async fn position(
     reserved: &Reserved,
     request: &Request,
     options: &ChannelOptions,
-    granted_filter: Option<Box<Filter>>,
+    filter: Option<Box<Filter>>,
 ) -> Result<(Start, SubscribeResult), Refusal> {
     let Reserved { node, client, channel, .. } = reserved;
     let command = &request.command;
     let join_leave = options.join_leave && (options.force_push_join_leave || command.join_leave);
-    let own_filter = match &command.tf {
-        None => None,
-        // A delta is relative to the previous publication, which a filter may leave out.
-        Some(_) if !options.allow_tags_filter || !command.delta.is_empty() => {
-            return Err(ErrorCode::BadRequest.into());
-        }
-        Some(filter) => Some(Box::new(Filter::new(filter).ok_or(ErrorCode::BadRequest)?)),
-    };
-    let filter = match (granted_filter, own_filter) {
-        (Some(granted), Some(own)) => Some(Box::new(Filter::And(vec![*granted, *own]))),
-        (one, other) => one.or(other),
-    };
     let mut start = Start { join_leave, filter, ..Start::default() };
     let mut result = SubscribeResult::default();
     let Some(retention) = followed(command, options) else { return Ok((start, result)) };

@@ -11,12 +11,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use prost::Message as _;
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, DeserializeOwned, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::command::Command;
+use super::command::{Command, FilterNode, SubscribeRequest};
 use super::reply::Reply;
 
 /// How messages are written.
@@ -45,13 +46,21 @@ pub struct Commands {
     encoding: Encoding,
     /// Empty after an error, because the rest of a malformed message cannot be decoded.
     rest: Bytes,
+    elements_len_max: usize,
 }
 
 impl Commands {
     /// The commands in `message`.
     #[must_use]
     pub fn new(encoding: Encoding, message: Bytes) -> Self {
-        Self { encoding, rest: message }
+        Self { encoding, rest: message, elements_len_max: usize::MAX }
+    }
+
+    /// Refuses a command whose lists and maps would take more memory for their elements, in bytes. The default is no limit.
+    #[must_use]
+    pub fn elements_len_max(mut self, len: usize) -> Self {
+        self.elements_len_max = len;
+        self
     }
 
     fn decode(&mut self) -> Option<Result<Command, DecodeError>> {
@@ -70,6 +79,12 @@ impl Commands {
             }
             Encoding::Protobuf if self.rest.is_empty() => None,
             Encoding::Protobuf => {
+                let mut rest = self.rest.as_ref();
+                let len = decode_varint(&mut rest).ok().and_then(|len| usize::try_from(len).ok());
+                let message = len.and_then(|len| rest.get(..len));
+                if message.is_none_or(|message| take_elements(message, COMMAND, DEPTH_MAX).is_err()) {
+                    return Some(Err(DecodeError));
+                }
                 Some(Command::decode_length_delimited(&mut self.rest).map_err(|_| DecodeError))
             }
         }
@@ -80,7 +95,7 @@ impl Iterator for Commands {
     type Item = Result<Command, DecodeError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let command = self.decode();
+        let command = bounded(self.elements_len_max, || self.decode());
         if !matches!(command, Some(Ok(_))) {
             self.rest = Bytes::new();
         }
@@ -105,7 +120,6 @@ thread_local! {
 
 /// Decodes a value whose lists and maps together take at most `max` bytes for their elements: a text of two bytes may be an element of
 /// hundreds.
-#[cfg(feature = "client")]
 pub(crate) fn bounded<T>(max: usize, decode: impl FnOnce() -> T) -> T {
     let before = ROOM.replace(Some(max));
     let decoded = decode();
@@ -113,11 +127,64 @@ pub(crate) fn bounded<T>(max: usize, decode: impl FnOnce() -> T) -> T {
     decoded
 }
 
-fn take_room<T, E: de::Error>() -> Result<(), E> {
+fn take_room(len: usize) -> Result<(), DecodeError> {
     if let Some(room) = ROOM.get() {
-        let room =
-            room.checked_sub(size_of::<T>()).ok_or_else(|| E::custom("lists and maps are too long"))?;
-        ROOM.set(Some(room));
+        ROOM.set(Some(room.checked_sub(len).ok_or(DecodeError)?));
+    }
+    Ok(())
+}
+
+fn take_element<T, E: de::Error>() -> Result<(), E> {
+    take_room(size_of::<T>()).map_err(|DecodeError| E::custom("lists and maps are too long"))
+}
+
+/// A field of commands whose elements may take more memory than their encoding in Protobuf, or that has such fields.
+struct Field {
+    number: u32,
+    /// What an element takes; 0 where there is one.
+    element_len: usize,
+    fields: &'static [Field],
+}
+
+impl Field {
+    const fn one(number: u32, fields: &'static [Self]) -> Self {
+        Self { number, element_len: 0, fields }
+    }
+
+    const fn many<T>(number: u32, fields: &'static [Self]) -> Self {
+        Self { number, element_len: size_of::<T>(), fields }
+    }
+}
+
+static COMMAND: &[Field] = &[Field::one(4, CONNECT), Field::one(5, SUBSCRIBE)];
+static CONNECT: &[Field] = &[
+    Field::many::<(String, SubscribeRequest)>(3, &[Field::one(2, SUBSCRIBE)]),
+    Field::many::<(String, String)>(6, &[]),
+];
+static SUBSCRIBE: &[Field] = &[Field::one(13, FILTER_NODE)];
+static FILTER_NODE: &[Field] = &[Field::many::<String>(5, &[]), Field::many::<FilterNode>(6, FILTER_NODE)];
+
+/// The depth to which prost decodes messages in messages.
+const DEPTH_MAX: usize = 100;
+
+/// Takes the room for the elements of a message in Protobuf, which is decoded afterwards.
+fn take_elements(mut message: &[u8], fields: &[Field], depth_left: usize) -> Result<(), DecodeError> {
+    let depth_left = depth_left.checked_sub(1).ok_or(DecodeError)?;
+    while !message.is_empty() {
+        let (number, wire_type) = decode_key(&mut message).map_err(|_| DecodeError)?;
+        let field = fields.iter().find(|field| field.number == number);
+        let Some(field) = field.filter(|_| wire_type == WireType::LengthDelimited) else {
+            skip_field(wire_type, number, &mut message, DecodeContext::default()).map_err(|_| DecodeError)?;
+            continue;
+        };
+        take_room(field.element_len)?;
+        let len = decode_varint(&mut message).map_err(|_| DecodeError)?;
+        let split = usize::try_from(len).ok().and_then(|len| message.split_at_checked(len));
+        let (element, rest) = split.ok_or(DecodeError)?;
+        message = rest;
+        if !field.fields.is_empty() {
+            take_elements(element, field.fields, depth_left)?;
+        }
     }
     Ok(())
 }
@@ -141,7 +208,7 @@ pub(super) fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> R
         fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
             let mut list = Vec::new();
             while let Some(element) = elements.next_element()? {
-                take_room::<T, _>()?;
+                take_element::<T, _>()?;
                 list.push(element);
             }
             Ok(list)
@@ -172,7 +239,7 @@ pub(super) fn map<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
         fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
             let mut map = HashMap::new();
             while let Some((key, value)) = entries.next_entry()? {
-                take_room::<(String, T), _>()?;
+                take_element::<(String, T), _>()?;
                 map.insert(key, value);
             }
             Ok(map)
@@ -292,6 +359,68 @@ mod tests {
         assert_eq!((&*connect.token, &connect.data[..]), ("t", &b"{\"a\": [1]}"[..]));
         assert_eq!(commands[1].subscribe.as_ref().unwrap().channel, "c");
         assert_eq!(commands[2], Command::default());
+    }
+
+    #[test]
+    fn the_elements_of_a_command_are_bounded() {
+        let subscribe = |tf| Some(SubscribeRequest { tf: Some(tf), ..SubscribeRequest::default() });
+        let node = FilterNode::default;
+        let nodes = |count| FilterNode { nodes: vec![node(); count], ..node() };
+        let subs = |count: usize, tf: FilterNode| {
+            let subs = (0..count).map(|n| (n.to_string(), subscribe(tf.clone()).unwrap())).collect();
+            Some(ConnectRequest { subs, ..ConnectRequest::default() })
+        };
+        let headers = (0..7).map(|n| (n.to_string(), String::new())).collect();
+        let (node_len, sub_len) = (size_of::<FilterNode>(), size_of::<(String, SubscribeRequest)>());
+        for (command, len) in [
+            (Command { subscribe: subscribe(nodes(7)), ..Command::default() }, 7 * node_len),
+            (
+                Command {
+                    subscribe: subscribe(FilterNode { nodes: vec![nodes(3), nodes(2)], ..node() }),
+                    ..Command::default()
+                },
+                7 * node_len,
+            ),
+            (
+                Command {
+                    subscribe: subscribe(FilterNode { vals: vec![String::new(); 7], ..node() }),
+                    ..Command::default()
+                },
+                7 * size_of::<String>(),
+            ),
+            (Command { connect: subs(7, node()), ..Command::default() }, 7 * sub_len),
+            (Command { connect: subs(2, nodes(3)), ..Command::default() }, 2 * (sub_len + 3 * node_len)),
+            (
+                Command {
+                    connect: Some(ConnectRequest { headers, ..ConnectRequest::default() }),
+                    ..Command::default()
+                },
+                7 * size_of::<(String, String)>(),
+            ),
+        ] {
+            let json = serde_json::to_vec(&command).unwrap();
+            for (encoding, bytes) in
+                [(Encoding::Json, json), (Encoding::Protobuf, command.encode_length_delimited_to_vec())]
+            {
+                for (max, fits) in [(len - 1, false), (len, true), (len + 1, true)] {
+                    let mut commands = Commands::new(encoding, bytes.clone().into()).elements_len_max(max);
+                    let expected = if fits { Ok(command.clone()) } else { Err(DecodeError) };
+                    assert_eq!(commands.next(), Some(expected), "{encoding:?}, {max}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_filter_that_is_too_deep_is_refused() {
+        let deep = |depth: usize| {
+            let node = |inner| FilterNode { nodes: vec![inner], ..FilterNode::default() };
+            let tf = (1..depth).fold(FilterNode::default(), |inner, _| node(inner));
+            let subscribe = SubscribeRequest { tf: Some(tf), ..SubscribeRequest::default() };
+            let command = Command { subscribe: Some(subscribe), ..Command::default() };
+            decode_commands(Encoding::Protobuf, &command.encode_length_delimited_to_vec())
+        };
+        assert!(deep(64).is_ok() && deep(1_000) == Err(DecodeError));
     }
 
     #[test]

@@ -14,10 +14,8 @@ mod push;
 mod reply;
 mod schema;
 
-#[cfg(feature = "client")]
-pub(crate) use codec::bounded;
 pub use codec::{Commands, DecodeError, Encoding, encode_reply};
-pub(crate) use codec::{decode_object, json_text};
+pub(crate) use codec::{bounded, decode_object, json_text};
 pub use codes::{Disconnect, ErrorCode, Unsubscribe as UnsubscribeCode};
 pub use command::*;
 pub use push::*;

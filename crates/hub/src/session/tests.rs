@@ -181,6 +181,31 @@ async fn a_token_does_not_extend_what_a_callback_has_granted() {
     }
 }
 
+/// A message of 64 KiB is not several megabytes of subscriptions while a token is verified.
+#[tokio::test]
+async fn a_connect_command_is_not_much_longer_in_memory() {
+    for (count, expected) in [(100, None), (7_000, Some(Disconnect::BadRequest))] {
+        let subs: String = (0..count).map(|n| format!(r#","{n:x}":{{}}"#)).collect();
+        let request = format!(r#"{{"subs":{{"x":{{}}{subs}}}}}"#);
+        let command = format!(r#"{{"id":1,"connect":{request}}}"#);
+        let mut protobuf = Vec::new();
+        let parsed: Command = serde_json::from_str(&command).unwrap();
+        prost::Message::encode_length_delimited(&parsed, &mut protobuf).unwrap();
+        for (transport, message) in [
+            (Transport::WebSocket(Encoding::Json), OwnedMessage::from(command.as_str())),
+            (Transport::WebSocket(Encoding::Protobuf), OwnedMessage::Binary(protobuf.clone().into())),
+            (Transport::UniWebSocket, OwnedMessage::from(request.as_str())),
+        ] {
+            let config = HubConfig::from_toml("client.anonymous = true\n[channel]\nsubscribe = \"anyone\"\n");
+            let node = Hub::builder().config(config.unwrap()).build().unwrap().0;
+            let client = node.accept(transport, None, None).unwrap();
+            let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
+            session.handle_message(message).await;
+            assert_eq!(client.outbox.ended(), expected, "{count}, {transport:?}");
+        }
+    }
+}
+
 /// Counts how often it is dropped.
 struct Foreign(Arc<AtomicUsize>);
 
