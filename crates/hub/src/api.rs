@@ -373,7 +373,7 @@ impl Hub {
         }
         let clients = self.0.engine().presence(channel).await;
         let clients = clients.map_err(|error| self.failed("list clients", channel, &error))?;
-        let by_id: HashMap<&str, &ClientInfo> = clients.iter().map(|info| (&*info.client, info)).collect();
+        let by_id: HashMap<&str, &ClientInfo> = clients.iter().map(|info| (&*info.client, &**info)).collect();
         Ok(raw(&BTreeMap::from([("presence", by_id)])))
     }
 

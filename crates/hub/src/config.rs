@@ -93,7 +93,7 @@ pub struct ClientConfig {
     pub commands_per_s_max: u32,
     /// The maximum number of bytes of pushes in the send queue of a client, at most 4G; a client that exceeds it is too slow. While the queue has more
     /// bytes of replies than this, the next command of the client waits. A reply has publications of at most eight times as many bytes:
-    /// `history` ends there, and a channel that missed more does not recover. Where commands arrive at `/emulation`, as many bytes of those may wait.
+    /// `history` ends there, `presence` is refused, and a channel that missed more does not recover. Where commands arrive at `/emulation`, as many bytes of those may wait.
     #[serde(with = "size")]
     pub queue_len_max: usize,
     /// The maximum time in which a client accepts nothing that is written to it: less than 1 KiB of a WebSocket, or 16 KiB of a stream.

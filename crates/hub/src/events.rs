@@ -725,7 +725,7 @@ mod tests {
             self.memory.remove_presence(channel, client)
         }
 
-        fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>> {
+        fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
             self.memory.presence(channel)
         }
 

@@ -104,7 +104,7 @@ async fn check_presence(hub: &Hub, model: &Model) {
     sleep(Duration::from_secs(1)).await;
     for channel in CHANNELS {
         let presence = hub.0.engine().presence(channel).await.unwrap();
-        let mut listed: Vec<_> = presence.into_iter().map(|info| info.client).collect();
+        let mut listed: Vec<_> = presence.iter().map(|info| info.client.clone()).collect();
         let subscribed = hub.0.all_clients().into_iter().filter_map(|client| client.presence_in(channel));
         let mut subscribed: Vec<_> = subscribed.map(|info| info.client).collect();
         listed.sort_unstable();

@@ -24,7 +24,7 @@ const RECOVER_MAX: usize = 10_000;
 pub struct MemoryEngine {
     clock: Clock,
     logs: Logs,
-    presence: Shards<BTreeMap<String, ClientInfo>>,
+    presence: Shards<BTreeMap<String, Arc<ClientInfo>>>,
     delivery: OnceLock<Weak<dyn Delivery>>,
     events: MemoryQueue,
 }
@@ -71,6 +71,12 @@ impl MemoryEngine {
         if let Some(delivery) = self.delivery() {
             delivery.deliver_history_lost(channel);
         }
+    }
+
+    /// The clients of a channel, which are not copied while they are locked.
+    fn present(&self, channel: &str) -> Vec<Arc<ClientInfo>> {
+        let shard = self.presence.lock(channel);
+        shard.get(channel).map(|clients| clients.values().cloned().collect()).unwrap_or_default()
     }
 
     /// Drops what was decided, unless the history has changed since.
@@ -184,7 +190,7 @@ impl Engine for MemoryEngine {
             Some(clients) => clients,
             None => shard.entry(channel.into()).or_default(),
         };
-        clients.insert(info.client.clone(), info.clone());
+        clients.insert(info.client.clone(), Arc::new(info.clone()));
         ready(Ok(()))
     }
 
@@ -199,15 +205,12 @@ impl Engine for MemoryEngine {
         ready(Ok(()))
     }
 
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>> {
-        let clients =
-            self.presence.lock(channel).get(channel).map(|clients| clients.values().cloned().collect());
-        ready(Ok(clients.unwrap_or_default()))
+    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
+        ready(Ok(self.present(channel)))
     }
 
     fn presence_stats<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, PresenceStatsResult> {
-        let stats = self.presence.lock(channel).get(channel).map(|clients| super::count(clients.values()));
-        ready(Ok(stats.unwrap_or_default()))
+        ready(Ok(super::count(&self.present(channel))))
     }
 
     fn control(&self, control: Control) -> EngineFuture<'_, ()> {

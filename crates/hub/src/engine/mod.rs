@@ -242,11 +242,11 @@ pub trait Engine: Send + Sync + 'static {
     fn remove_presence<'a>(&'a self, channel: &'a str, client: &'a str) -> EngineFuture<'a, ()>;
 
     /// Returns the clients of a channel, on every node.
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>>;
+    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>>;
 
     /// Counts the clients and the users of a channel, on every node.
     fn presence_stats<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, PresenceStatsResult> {
-        Box::pin(async move { Ok(count(self.presence(channel).await?.iter())) })
+        Box::pin(async move { Ok(count(&self.presence(channel).await?)) })
     }
 
     /// Executes a command of the server API on every node. Returns when it is stored: a node that is cut off executes it when it is
@@ -323,11 +323,11 @@ fn checked_prefix(prefix: &str) -> Result<&str, EngineError> {
 }
 
 /// Counts clients, and the different users among them.
-fn count<'a>(clients: impl Iterator<Item = &'a ClientInfo>) -> PresenceStatsResult {
-    let mut num_clients = 0_u32;
-    let clients = clients.inspect(|_| num_clients = num_clients.saturating_add(1));
-    let users: HashSet<&str> = clients.map(|info| &*info.user).collect();
-    PresenceStatsResult { num_clients, num_users: users.len().try_into().unwrap_or(u32::MAX) }
+fn count(clients: &[Arc<ClientInfo>]) -> PresenceStatsResult {
+    let users: HashSet<&str> = clients.iter().map(|info| &*info.user).collect();
+    let [num_clients, num_users] =
+        [clients.len(), users.len()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    PresenceStatsResult { num_clients, num_users }
 }
 
 /// Whether an engine can store publications, presence and events.

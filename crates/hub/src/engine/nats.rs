@@ -456,7 +456,7 @@ impl Engine for NatsEngine {
         })
     }
 
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>> {
+    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
         Box::pin(async move {
             if !self.nats.is_connected() {
                 return self.local.presence(channel).await;

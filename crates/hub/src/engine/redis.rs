@@ -230,10 +230,10 @@ impl Engine for RedisEngine {
         Box::pin(script::remove_presence(&self.connection, channel, client))
     }
 
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>> {
+    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
         Box::pin(async move {
             let infos = script::presence(&self.connection, channel).await?;
-            Ok(infos.iter().filter_map(|info| ClientInfo::decode(&**info).ok()).collect())
+            Ok(infos.iter().filter_map(|info| ClientInfo::decode(&**info).ok().map(Arc::new)).collect())
         })
     }
 

@@ -1,10 +1,13 @@
 //! The commands of a connected client that have one reply each.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use prost::Message as _;
 
 use super::{Session, reply_len_max};
 use crate::auth::Flaw;
-use crate::budget::{self, READ_PER_UNIT, charge};
+use crate::budget::{self, BYTES_PER_UNIT, READ_PER_UNIT, charge};
 use crate::channel_limits;
 use crate::client::{Format, Subscription};
 use crate::clock::seconds;
@@ -33,13 +36,7 @@ impl Session {
         } else if let Some(request) = command.publish {
             reply.publish = Some(self.publish(request).await?);
         } else if let Some(request) = command.presence {
-            self.check(&request.channel, Operation::Presence)?;
-            let clients = self.node.engine().presence(&request.channel).await;
-            let clients =
-                clients.map_err(|error| self.failed(&request.channel, &error, "presence was not read"))?;
-            charge(clients.len() / READ_PER_UNIT).await;
-            let presence = clients.into_iter().map(|info| (info.client.clone(), info)).collect();
-            reply.presence = Some(PresenceResult { presence });
+            reply.presence = Some(self.presence(&request.channel).await?);
         } else if let Some(request) = command.presence_stats {
             self.check(&request.channel, Operation::Presence)?;
             let stats = self.node.engine().presence_stats(&request.channel).await;
@@ -196,6 +193,21 @@ impl Session {
         } else {
             Err(ErrorCode::LimitExceeded)
         }
+    }
+
+    async fn presence(&self, channel: &str) -> Result<PresenceResult, Refusal> {
+        self.check(channel, Operation::Presence)?;
+        let clients = self.node.engine().presence(channel).await;
+        let clients = clients.map_err(|error| self.failed(channel, &error, "presence was not read"))?;
+        charge(clients.len() / READ_PER_UNIT).await;
+        let len: usize = clients.iter().map(|info| info.client.len() + info.encoded_len()).sum();
+        if len > reply_len_max(&self.node.settings().config) {
+            let message = "too many clients for a reply; presence_stats counts them".into();
+            return Err(Refusal { message, ..ErrorCode::LimitExceeded.into() });
+        }
+        charge(len / BYTES_PER_UNIT).await;
+        let clients = clients.into_iter().map(Arc::unwrap_or_clone);
+        Ok(PresenceResult { presence: clients.map(|info| (info.client.clone(), info)).collect() })
     }
 
     async fn history(&self, request: HistoryRequest) -> Result<HistoryResult, Refusal> {

@@ -206,6 +206,39 @@ async fn a_connect_command_is_not_much_longer_in_memory() {
     }
 }
 
+/// As a history does not, the list of a channel's clients makes no reply of any length.
+#[tokio::test]
+async fn a_list_of_clients_fits_into_a_reply() {
+    let config = HubConfig::from_toml(
+        "client.anonymous = true\nclient.queue_len_max = \"1K\"\n[channel]\npresence = true\npresence_access = \"anyone\"\n",
+    );
+    let hub = Hub::builder().config(config.unwrap()).build().unwrap();
+    let node = &hub.0;
+    // Each takes 512 bytes: 16 of them fit into 8 KiB.
+    for (count, fits) in [(15, true), (16, true), (17, false)] {
+        for n in 0..count {
+            let mut info = ClientInfo { client: format!("{n:02}"), ..ClientInfo::default() };
+            info.conn_info = format!("{:?}", "x".repeat(512 - 2 - 4 - 3 - 2)).into();
+            assert_eq!(2 + prost::Message::encoded_len(&info), 512);
+            node.engine().add_presence("a", &info).await.unwrap();
+        }
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
+        let commands = r#"{"id":1,"connect":{}}
+            {"id":2,"presence_stats":{"channel":"a"}}
+            {"id":3,"presence":{"channel":"a"}}"#;
+        session.handle_message(commands.into()).await;
+        let replies = sent(&client);
+        let listed = replies[2]["presence"]["presence"].as_object().map(serde_json::Map::len);
+        assert_eq!(listed, fits.then_some(count), "{replies:?}");
+        if !fits {
+            assert_eq!(replies[2]["error"]["code"], 106);
+            assert!(replies[2]["error"]["message"].as_str().unwrap().contains("presence_stats"));
+        }
+        assert_eq!(replies[1]["presence_stats"]["num_clients"], count);
+    }
+}
+
 /// Counts how often it is dropped.
 struct Foreign(Arc<AtomicUsize>);
 

@@ -219,7 +219,7 @@ impl<E: Engine> Engine for FaultyEngine<E> {
         })
     }
 
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>> {
+    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
         self.inner.presence(channel)
     }
 

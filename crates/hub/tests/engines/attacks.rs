@@ -139,7 +139,7 @@ async fn nats_has_room_for_the_longest_names() {
     assert_eq!(missed(&engine, &channel, &at).await, Some(Vec::new()));
     let info = ClientInfo { client: "c".repeat(36), ..ClientInfo::default() };
     engine.add_presence(&channel, &info).await.unwrap();
-    assert_eq!(engine.presence(&channel).await.unwrap(), [info]);
+    assert_eq!(engine.presence(&channel).await.unwrap(), [info.into()]);
     assert_eq!(engine.health().failure, None);
 }
 
@@ -929,7 +929,7 @@ async fn redis_forgets_clients_that_were_lost() {
     }
     assert!(redis.command("HLEN wl:{=a}:ph").contains(":1\r"));
     assert!(redis.command("ZCARD wl:{=a}:pz").contains(":1\r"));
-    assert_eq!(engine.presence("a").await.unwrap(), [client]);
+    assert_eq!(engine.presence("a").await.unwrap(), [client.into()]);
 }
 
 /// Commands are answered, and announcements are not.

@@ -275,7 +275,7 @@ async fn presence_is_complete_after_many_have_left(one: &dyn Engine, two: &dyn E
         one.remove_presence("crowd", &number.to_string()).await.unwrap();
     }
     one.add_presence("crowd", &info(1_001)).await.unwrap();
-    assert_eq!(two.presence("crowd").await.unwrap(), [info(1_001)]);
+    assert_eq!(two.presence("crowd").await.unwrap(), [info(1_001).into()]);
     one.remove_presence("crowd", "1001").await.unwrap();
 }
 
@@ -394,7 +394,7 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
     two.add_presence("a", &ClientInfo { client: "second".into(), ..info.clone() }).await.unwrap();
     assert_eq!(two.presence("a").await.unwrap().len(), 2);
     two.remove_presence("a", "second").await.unwrap();
-    assert_eq!(one.presence("a").await.unwrap(), [info]);
+    assert_eq!(one.presence("a").await.unwrap(), [info.into()]);
     assert!(one.presence("b").await.unwrap().is_empty());
 
     // To one node, and to no other.

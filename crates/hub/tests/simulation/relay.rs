@@ -385,7 +385,7 @@ impl Engine for RelayEngine {
         Box::pin(self.ask(async move |engine| engine.remove_presence(&channel, &client).await))
     }
 
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>> {
+    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
         let channel = channel.to_owned();
         Box::pin(self.ask(async move |engine| engine.presence(&channel).await))
     }

@@ -312,7 +312,7 @@ impl Engine for DiskEngine {
         self.memory.remove_presence(channel, client)
     }
 
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>> {
+    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
         self.memory.presence(channel)
     }
 

@@ -1,5 +1,7 @@
 //! The clients of each channel, in a bucket of JetStream's key-value store. Entries that are not refreshed expire.
 
+use std::sync::Arc;
+
 use async_nats::jetstream::{kv, stream};
 use prost::Message as _;
 
@@ -31,14 +33,14 @@ pub(super) async fn list(
     nats: &Nats,
     bucket: &kv::Store,
     channel: &str,
-) -> Result<Vec<ClientInfo>, EngineError> {
+) -> Result<Vec<Arc<ClientInfo>>, EngineError> {
     let stream = &bucket.stream.cached_info().config.name;
     let keys = format!("$KV.{}.{}.*", bucket.name, encoded(channel));
     let (mut clients, mut from) = (Vec::new(), 1);
     loop {
         let batch = history::batch(nats, stream, &keys, From::Sequence(from), usize::MAX, None).await?;
         let (last, has_more) = (batch.last(), batch.has_more());
-        clients.extend(batch.into_payloads().filter_map(|info| ClientInfo::decode(info).ok()));
+        clients.extend(batch.into_payloads().filter_map(|info| ClientInfo::decode(info).ok().map(Arc::new)));
         match last {
             Some(last) if has_more => from = last + 1,
             _ => return Ok(clients),
