@@ -14,7 +14,7 @@ use wireloom::PreparedMessage;
 
 pub(crate) use self::burst::Appended;
 use self::burst::Burst;
-pub(crate) use self::left::Left;
+pub(crate) use self::left::{Counted, Left, Owner};
 use crate::batch::Unwritten;
 use crate::client::{Client, Format};
 use crate::config::namespace_of;
@@ -50,8 +50,8 @@ struct Channel {
     burst: Option<Box<Burst>>,
     /// The number of subscribers, at the last burst, for which each publication is filtered or compared.
     costly: usize,
-    /// How long it counts without subscribers, because a client published into it.
-    counts_until: Option<Duration>,
+    /// How long it counts without subscribers, and to whom, because a client published into it.
+    counted: Option<Box<Counted>>,
 }
 
 /// Shared by the subscribers of a channel.
@@ -233,10 +233,11 @@ impl Channels {
     }
 
     /// Notes how long a channel counts once its subscribers have left. Returns whether it has any.
-    pub(crate) fn count_until(&self, channel: &str, until: Duration) -> bool {
+    pub(crate) fn count_until(&self, channel: &str, until: Duration, owner: impl FnOnce() -> Owner) -> bool {
         let mut shard = self.channels.lock(channel);
         let Some(channel) = shard.get_mut(channel) else { return false };
-        channel.counts_until = Some(until);
+        let counted = channel.counted.get_or_insert_with(|| Counted { until, owner: owner() }.into());
+        counted.until = until;
         true
     }
 
@@ -258,7 +259,8 @@ impl Channels {
             *lock(&self.by_namespace).entry(namespace_of(channel).to_owned()).or_default() += 1;
             channel.into()
         });
-        let new = || Channel { counts_until: lock(&self.left).remove(channel), ..Channel::default() };
+        let new =
+            || Channel { counted: lock(&self.left).remove(channel).map(Box::new), ..Channel::default() };
         let Channel { subscribers, .. } = shard.entry(name.clone()).or_insert_with(new);
         let key = subscribers.insert(Subscriber {
             client,
@@ -336,8 +338,8 @@ impl Channels {
         if subscribers.is_empty() {
             removed = shard.remove(channel);
             let Some(removed) = &removed else { return };
-            if let Some(until) = removed.counts_until {
-                lock(&self.left).insert(channel, until);
+            if let Some(counted) = &removed.counted {
+                lock(&self.left).insert(channel, Counted::clone(counted));
             }
             let mut by_namespace = lock(&self.by_namespace);
             if let Some(len) = by_namespace.get_mut(namespace_of(channel)) {

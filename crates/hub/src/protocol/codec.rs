@@ -82,7 +82,7 @@ impl Commands {
                 let mut rest = self.rest.as_ref();
                 let len = decode_varint(&mut rest).ok().and_then(|len| usize::try_from(len).ok());
                 let message = len.and_then(|len| rest.get(..len));
-                if message.is_none_or(|message| take_elements(message, COMMAND, DEPTH_MAX).is_err()) {
+                if message.is_none_or(|message| take_elements(message, &COMMAND, DEPTH_MAX).is_err()) {
                     return Some(Err(DecodeError));
                 }
                 Some(Command::decode_length_delimited(&mut self.rest).map_err(|_| DecodeError))
@@ -156,13 +156,13 @@ impl Field {
     }
 }
 
-static COMMAND: &[Field] = &[Field::one(4, CONNECT), Field::one(5, SUBSCRIBE)];
-static CONNECT: &[Field] = &[
-    Field::many::<(String, SubscribeRequest)>(3, &[Field::one(2, SUBSCRIBE)]),
+static COMMAND: [Field; 2] = [Field::one(4, &CONNECT), Field::one(5, &SUBSCRIBE)];
+static CONNECT: [Field; 2] = [
+    Field::many::<(String, SubscribeRequest)>(3, &[Field::one(2, &SUBSCRIBE)]),
     Field::many::<(String, String)>(6, &[]),
 ];
-static SUBSCRIBE: &[Field] = &[Field::one(13, FILTER_NODE)];
-static FILTER_NODE: &[Field] = &[Field::many::<String>(5, &[]), Field::many::<FilterNode>(6, FILTER_NODE)];
+static SUBSCRIBE: [Field; 1] = [Field::one(13, &FILTER_NODE)];
+static FILTER_NODE: [Field; 2] = [Field::many::<String>(5, &[]), Field::many::<FilterNode>(6, &FILTER_NODE)];
 
 /// The depth to which prost decodes messages in messages.
 const DEPTH_MAX: usize = 100;

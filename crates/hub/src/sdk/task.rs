@@ -564,7 +564,8 @@ impl Task {
         tokio::spawn(async move {
             let fits = |token: &String| token.len() < len_max;
             let result = making.await;
-            let result = result.and_then(|token| Some(token).filter(fits).ok_or("the token is too long".into()));
+            let result =
+                result.and_then(|token| Some(token).filter(fits).ok_or("the token is too long".into()));
             let _ = made.send(Token { subscription, result });
         });
     }
@@ -716,7 +717,13 @@ impl Task {
         }
     }
 
-    fn handle_subscribe(&mut self, channel: String, key: u64, reply: Reply, commands: &mut VecDeque<Command>) {
+    fn handle_subscribe(
+        &mut self,
+        channel: String,
+        key: u64,
+        reply: Reply,
+        commands: &mut VecDeque<Command>,
+    ) {
         let delay_of = |task: &Self, failures| Instant::now() + task.delay(failures);
         // Another subscription has taken its place, after the command that ends it.
         if self.entries.get(&channel).is_some_and(|entry| entry.key != key) {

@@ -187,8 +187,8 @@ impl Session {
         let options = config.channel_options(channel).ok_or(ErrorCode::UnknownChannel)?;
         let Node { channels, clock, .. } = &*self.node;
         let kept_for = retention(options).map(|retention| self.node.engine().channel_ttl(retention));
-        let (now, kept_for) = (clock.now(), kept_for.unwrap_or_default());
-        if channel_limits::admits_publication(config, options, channels, channel, now, kept_for) {
+        let times = [clock.now(), kept_for.unwrap_or_default()];
+        if channel_limits::admits_publication(config, options, channels, channel, &self.client, times) {
             Ok(())
         } else {
             Err(ErrorCode::LimitExceeded)

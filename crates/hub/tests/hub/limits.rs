@@ -63,6 +63,16 @@ async fn codes(
     codes
 }
 
+/// A client of this user.
+async fn connect_as(served: &Served, user: &str) -> Client {
+    use jsonwebtoken::{EncodingKey, Header, encode};
+    let claims = json!({ "sub": user });
+    let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(b"secret")).unwrap();
+    let mut client = Client::new(wireloom::connect(&served.url).await.unwrap());
+    client.call("connect", json!({ "token": token })).await;
+    client
+}
+
 fn named(prefix: &str, numbers: std::ops::Range<u32>) -> impl Iterator<Item = String> {
     numbers.map(move |number| format!("{prefix}{number}"))
 }
@@ -98,11 +108,41 @@ async fn subscriptions_leave_channels_to_other_namespaces_and_to_the_server_api(
 #[tokio::test]
 async fn publications_open_no_more_channels_than_the_namespace_has() {
     let served = Served::start(CONFIG, |hub| hub).await;
-    let mut client = served.connect().await;
-    let few = codes(&mut client, "publish", named("few:", 0..6)).await;
-    assert_eq!(few, [None, None, None, None, Some(106), Some(106)]);
-    assert_eq!(codes(&mut client, "publish", named("few:", 0..1)).await, [None]);
-    assert_eq!(codes(&mut client, "publish", named("log:", 0..1)).await, [None]);
+    let mut clients = Vec::new();
+    for n in 0..6 {
+        let mut client = connect_as(&served, &n.to_string()).await;
+        let published = codes(&mut client, "publish", named("few:", n..n + 1)).await;
+        assert_eq!(published, [(n >= 4).then_some(106)], "{n}");
+        clients.push(client);
+    }
+    for client in &mut clients {
+        assert_eq!(codes(client, "publish", named("few:", 0..1)).await, [None]);
+    }
+    assert_eq!(codes(&mut clients[5], "publish", named("log:", 0..1)).await, [None]);
+}
+
+#[tokio::test]
+async fn a_publisher_leaves_channels_to_other_users() {
+    // A quarter of 18 channels, rounded up.
+    let served = Served::start(CONFIG, |hub| hub).await;
+    let mut one = connect_as(&served, "1").await;
+    let published = codes(&mut one, "publish", named("log:", 0..7)).await;
+    assert_eq!(published, [None, None, None, None, None, Some(106), Some(106)]);
+    // A quarter of 4, by publishing or by leaving.
+    let mut two = connect_as(&served, "2").await;
+    two.call("subscribe", json!({ "channel": "few:x" })).await;
+    two.call("publish", json!({ "channel": "few:x", "data": 1 })).await;
+    two.call("unsubscribe", json!({ "channel": "few:x" })).await;
+    assert_eq!(codes(&mut two, "publish", named("few:", 0..1)).await, [Some(106)]);
+    assert_eq!(codes(&mut two, "subscribe", named("few:", 0..1)).await, [Some(106)]);
+    // Not of what others have opened. Another connection of the same user changes nothing.
+    let mut again = connect_as(&served, "1").await;
+    assert_eq!(codes(&mut again, "publish", named("log:", 4..6)).await, [None, Some(106)]);
+    assert_eq!(codes(&mut two, "publish", named("log:", 4..6)).await, [None, None]);
+    // Anonymous clients of an address are as one user.
+    let (mut three, mut four) = (served.connect().await, served.connect().await);
+    assert_eq!(codes(&mut three, "publish", named("few:", 1..2)).await, [None]);
+    assert_eq!(codes(&mut four, "publish", named("few:", 2..3)).await, [Some(106)]);
 }
 
 #[tokio::test]
@@ -111,7 +151,13 @@ async fn what_is_read_takes_no_channels() {
     let served = Served::start(&config, |hub| hub).await;
     let mut client = served.connect().await;
     assert_eq!(codes(&mut client, "history", named("few:", 0..30)).await, [None; 30]);
-    assert_eq!(codes(&mut client, "publish", named("log:", 0..18)).await, [None; 18]);
+    let mut codes_of_all = Vec::new();
+    for user in 0..4 {
+        let mut client = connect_as(&served, &user.to_string()).await;
+        let log = named("log:", 5 * user..(5 * user + 5).min(18));
+        codes_of_all.extend(codes(&mut client, "publish", log).await);
+    }
+    assert_eq!(codes_of_all, [None; 18]);
     // Nor do names that are subscribed to one after the other.
     let served = Served::start(&config, |hub| hub).await;
     let mut client = served.connect().await;
@@ -142,7 +188,11 @@ async fn refused_publications_take_no_channels() {
         let mut client = served.connect().await;
         assert_eq!(codes(&mut client, "publish", named("few:", 0..30)).await, [Some(103); 30]);
         // All those that are for clients are left.
-        let log = codes(&mut client, "publish", named("log:", 0..19)).await;
+        let mut log = Vec::new();
+        for user in 0..4 {
+            let mut client = connect_as(&served, &user.to_string()).await;
+            log.extend(codes(&mut client, "publish", named("log:", 5 * user..(5 * user + 5).min(19))).await);
+        }
         assert_eq!((&log[..18], log[18]), (&[None; 18][..], Some(106)), "{by_application}");
     }
 }

@@ -364,7 +364,8 @@ async fn every_subscription_whose_handle_is_dropped_ends() {
         .unwrap();
     let (dropped, unsubscribed) = mpsc::unbounded_channel();
     let mut task = Task::new(ClientBuilder::new("ws://127.0.0.1".into()), requests, unsubscribed);
-    let client = Client { requests: handles, dropped, timeout: Duration::from_secs(5) };
+    let timeout = Duration::from_secs(5);
+    let client = Client { requests: handles, dropped, timeout, command_len_max: usize::MAX };
     let subscriptions: Vec<_> = (0..SUBSCRIPTIONS)
         .map(|n| {
             let (sender, events) = queue(1);
