@@ -79,6 +79,15 @@ impl Delivery for Receiver {
     fn retention(&self, channel: &str) -> Option<Retention> {
         if channel == COMMANDS { Some(KEPT) } else { self.hub()?.retention(channel) }
     }
+
+    fn catch_up_len_max(&self, channel: &str) -> usize {
+        match self.hub() {
+            // None is left out.
+            _ if channel == COMMANDS => usize::MAX,
+            Some(hub) => hub.catch_up_len_max(channel),
+            None => 0,
+        }
+    }
 }
 
 /// Follows the commands from now on.

@@ -145,7 +145,32 @@ pub trait Delivery: Send + Sync {
     fn deliver_control(&self, control: &Control);
     /// How much of a channel's history is kept; `None` if it has no history.
     fn retention(&self, channel: &str) -> Option<Retention>;
+    /// The most bytes that a channel's subscribers can be sent at once. An engine that has missed more reports the history as lost, so that
+    /// they recover it, each at its pace.
+    fn catch_up_len_max(&self, _channel: &str) -> usize {
+        1 << 20
+    }
 }
+
+/// How much an engine reads of what it has missed in a channel.
+#[cfg(any(feature = "nats", feature = "redis"))]
+struct CatchUp {
+    count_max: usize,
+    len_max: usize,
+}
+
+#[cfg(any(feature = "nats", feature = "redis"))]
+impl CatchUp {
+    fn new(delivery: &dyn Delivery, channel: &str) -> Self {
+        let len_max = delivery.catch_up_len_max(channel);
+        // A short publication takes several times its length in a queue.
+        Self { count_max: (len_max / 1_024).max(1), len_max: len_max / 2 }
+    }
+}
+
+/// The number of publications that an engine delivers in one turn, of those that it has missed.
+#[cfg(any(feature = "nats", feature = "redis"))]
+const DELIVERIES_PER_TURN: usize = 64;
 
 /// The rest of the delivery of a publication that is queued: it is forwarded to the subscribers, and a subscriber that missed one before
 /// is unsubscribed from the engine. Dropping this does it as well.

@@ -88,6 +88,10 @@ impl Delivery for Node {
         self.options(channel).as_ref().and_then(retention)
     }
 
+    fn catch_up_len_max(&self, _channel: &str) -> usize {
+        self.settings().config.client.queue_len_max
+    }
+
     fn deliver_publication(
         &self,
         channel: &str,

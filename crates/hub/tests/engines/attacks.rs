@@ -247,6 +247,59 @@ async fn no_more_is_read_than_a_reply_may_have() {
     }
 }
 
+/// What a node has missed is delivered if its subscribers' queues have room for it. Otherwise they recover it, each at its pace.
+async fn miss(near: &dyn Engine, far: &dyn Engine, link: &Link) {
+    let recorder = started(far);
+    let _near = started(near);
+    let is_connected = async || far.publish("probe", publication("1"), Some(KEEP), "").await.is_ok();
+    far.subscribe("a").await.unwrap();
+    far.recover("a", None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
+    let cut = async |data: &str| {
+        link.set(LinkState::Cut);
+        until(async || !is_connected().await).await;
+        let mut last = Position::default();
+        for _ in 0..8 {
+            last = publish(near, "a", data).await;
+        }
+        link.set(LinkState::Clear);
+        until(is_connected).await;
+        // Every tenth call compares.
+        (0..10).for_each(|_| far.maintain());
+        last
+    };
+    let long = "x".repeat(256 << 10);
+    let (short, is_lost) = ("short", Event::Lost("a".into()));
+    cut(&long).await;
+    recorder.until(|events| events.contains(&is_lost)).await;
+    // What is missed after that is complete.
+    let last = cut(short).await;
+    let last = Event::Published("a".into(), last, short.into());
+    let events = recorder.until(|events| events.contains(&last)).await;
+    let published = events.iter().filter_map(|event| match event {
+        Event::Published(channel, _, text) if channel == "a" => Some(&**text),
+        _ => None,
+    });
+    assert_eq!(published.collect::<Vec<_>>(), [short; 8]);
+    assert_eq!(events.iter().filter(|event| **event == is_lost).count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_node_has_missed_in_redis_fits_into_the_queues_of_its_clients() {
+    let Some(redis) = Redis::start() else { return };
+    let link = Link::to(redis.port).await;
+    let near = RedisEngine::connect(&redis.url()).await.unwrap();
+    let far = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
+    miss(&near, &far, &link).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_node_has_missed_in_nats_fits_into_the_queues_of_its_clients() {
+    let Some(nats) = Nats::start() else { return };
+    let link = Link::to(nats.port).await;
+    let (near, far) = (nats_engine(nats.port).await, nats_engine(link.port).await);
+    miss(&near, &far, &link).await;
+}
+
 /// A key cannot be that of another channel's position, which would stand for a publication that was never made.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_keys_name_no_other_channels() {
@@ -983,6 +1036,10 @@ impl Delivery for Held {
 
     fn retention(&self, _: &str) -> Option<Retention> {
         Some(MANY)
+    }
+
+    fn catch_up_len_max(&self, _: &str) -> usize {
+        usize::MAX
     }
 }
 

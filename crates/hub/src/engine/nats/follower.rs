@@ -14,7 +14,7 @@ use super::names::{epoch_in, token_of};
 use super::streams::Nats;
 use crate::config::RecoveryMode;
 use crate::engine::commands::COMMANDS;
-use crate::engine::{Delivery, EngineError, Membership};
+use crate::engine::{CatchUp, DELIVERIES_PER_TURN, Delivery, EngineError, Membership, within};
 use crate::history::{HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{Publication, Push};
 
@@ -227,11 +227,13 @@ impl Follower {
         retention: Retention,
     ) -> Result<(), EngineError> {
         let since = Position { offset: at.complete, epoch: at.epoch.clone() };
-        let Recovery { mut publications, recovered, mut position } =
-            history::recover(nats, &self.channel, Some(&since), RecoveryMode::Stream, retention, usize::MAX)
+        let CatchUp { count_max, len_max } = CatchUp::new(delivery, &self.channel);
+        let mut recovery =
+            history::recover(nats, &self.channel, Some(&since), RecoveryMode::Stream, retention, len_max)
                 .await?;
+        recovery.recovered &= recovery.publications.len() <= count_max;
+        let Recovery { mut publications, recovered, mut position } = within(recovery, len_max).await;
         if !recovered {
-            publications.clear();
             delivery.deliver_history_lost(&self.channel);
             if self.channel == COMMANDS {
                 // What is left of them has not been executed.
@@ -241,9 +243,13 @@ impl Follower {
             }
         }
         let mut previous = at.complete;
-        for publication in &publications {
-            delivery.deliver_publication(&self.channel, &at.epoch, previous, publication).finish();
-            previous = publication.offset;
+        // In turns, so that the subscribers are written to in between.
+        for turn in publications.chunks(DELIVERIES_PER_TURN) {
+            for publication in turn {
+                delivery.deliver_publication(&self.channel, &at.epoch, previous, publication).finish();
+                previous = publication.offset;
+            }
+            tokio::task::yield_now().await;
         }
         at.delivered = position.offset;
         at.complete = position.offset;

@@ -21,11 +21,12 @@ use super::script::{self, Part, Reading};
 use super::{READ_MAX, unavailable};
 use crate::clock::{Clock, WarningLimit};
 use crate::concurrently::concurrently;
+use crate::config::RecoveryMode;
 use crate::engine::commands::COMMANDS;
 use crate::engine::peers::{HEARTBEAT, Peers};
 use crate::engine::status::Status;
-use crate::engine::{Delivery, EngineError, EngineHealth, Membership};
-use crate::history::{Position, Retention};
+use crate::engine::{CatchUp, DELIVERIES_PER_TURN, Delivery, EngineError, EngineHealth, Membership, within};
+use crate::history::{Position, Recovery, Retention};
 use crate::protocol::{Publication, Push};
 use crate::shards::lock;
 
@@ -817,30 +818,37 @@ impl Live {
         retention: Retention,
         delivery: &dyn Delivery,
     ) -> Result<(), EngineError> {
+        let CatchUp { count_max, len_max } = CatchUp::new(delivery, channel);
         let read_after = async |since| {
-            let part = Part::After { since, limit: READ_MAX };
-            let reading = Reading { channel, part, len_max: usize::MAX, retention, is_followed: true };
+            let part = Part::After { since, limit: READ_MAX.min(count_max) };
+            let reading = Reading { channel, part, len_max, retention, is_followed: true };
             script::read(&self.connection, reading).await
         };
-        let mut recovery =
-            read_after(since.offset).await?.recovery(Some(since), crate::config::RecoveryMode::Stream);
+        let read = read_after(since.offset).await?;
+        let mut recovery = within(read.recovery(Some(since), RecoveryMode::Stream), len_max).await;
         let is_lost = !recovery.recovered;
-        if is_lost {
-            recovery.publications.clear();
-        }
         if is_lost && channel == COMMANDS {
             // What is left of them has not been executed.
             recovery = read_after(0).await?.rest(since);
         }
-        let (complete, delivered) = (recovery.position.clone(), recovery.position.offset);
-        self.set_reached(channel, Some(Reached { complete, delivered, awaited_until: None }));
+        let Recovery { publications, position, .. } = recovery;
+        let reach = |offset| {
+            let complete = Position { offset, epoch: position.epoch.clone() };
+            self.set_reached(channel, Some(Reached { complete, delivered: offset, awaited_until: None }));
+        };
         if is_lost {
             delivery.deliver_history_lost(channel);
         }
-        for publication in &recovery.publications {
-            let previous = publication.offset.saturating_sub(1);
-            delivery.deliver_publication(channel, &recovery.position.epoch, previous, publication).finish();
+        // In turns, so that the subscribers are written to in between. After each it may be dropped: the next comparison finds the rest.
+        for turn in publications.chunks(DELIVERIES_PER_TURN) {
+            turn.last().into_iter().for_each(|last| reach(last.offset));
+            for publication in turn {
+                let previous = publication.offset.saturating_sub(1);
+                delivery.deliver_publication(channel, &position.epoch, previous, publication).finish();
+            }
+            tokio::task::yield_now().await;
         }
+        reach(position.offset);
         Ok(())
     }
 }
