@@ -579,6 +579,52 @@ async fn redis_does_not_follow_what_was_given_up() {
     until(async || redis.command("PUBSUB CHANNELS wl:c:*") == before).await;
 }
 
+/// Subscribes to channels at the same time; returns those that were refused.
+async fn subscribe_to_all(engine: &Arc<RedisEngine>, channels: impl Iterator<Item = String>) -> Vec<String> {
+    let subscribing = channels.map(|channel| {
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.subscribe(&channel).await.is_err().then_some(channel) })
+    });
+    let mut refused = Vec::new();
+    for subscribed in subscribing.collect::<Vec<_>>() {
+        refused.extend(subscribed.await.unwrap());
+    }
+    refused
+}
+
+/// Clients that connect again after a restart wait for a few round trips, and not for one for each of their channels.
+#[tokio::test(flavor = "multi_thread")]
+async fn subscriptions_share_the_round_trips_to_redis() {
+    const CHANNELS: usize = 1_000;
+    let Some(redis) = Redis::start() else { return };
+    let link = Link::to(redis.port).await;
+    let engine = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
+    let engine = Arc::new(engine);
+    let calls = |command: &str| {
+        let stats = redis.command("INFO commandstats");
+        let calls = stats.lines().find_map(|line| {
+            line.strip_prefix(&format!("cmdstat_{command}:calls="))?.split(',').next()?.parse::<usize>().ok()
+        });
+        calls.unwrap_or(0)
+    };
+    let followed =
+        || redis.command("PUBSUB CHANNELS wl:c:{=n*").lines().filter(|line| line.contains("=n")).count();
+    link.set(LinkState::Slow(Duration::from_millis(50)));
+    let before = calls("subscribe");
+    assert!(subscribe_to_all(&engine, (0..CHANNELS).map(|n| format!("n{n}"))).await.is_empty());
+    assert!(calls("subscribe") - before < CHANNELS / 10, "{}", calls("subscribe") - before);
+    assert_eq!(followed(), CHANNELS);
+    (0..CHANNELS).for_each(|n| engine.unsubscribe(&format!("n{n}")));
+    until(async || followed() == 0).await;
+    assert!(calls("unsubscribe") < CHANNELS / 10, "{}", calls("unsubscribe"));
+    // One that is refused takes no other with it.
+    redis.command("ACL SETUSER default resetchannels &wl:node &wl:to:* &wl:c:*commands* &wl:c:{=n*");
+    let channels =
+        (0..20).map(|n| format!("n{n}")).chain(["other".to_owned()]).chain((20..40).map(|n| format!("n{n}")));
+    assert_eq!(subscribe_to_all(&engine, channels).await, ["other"]);
+    assert_eq!(followed(), 40);
+}
+
 /// The history of the commands is out of reach of clients, and of the server API.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_can_name_the_channel_of_the_commands() {

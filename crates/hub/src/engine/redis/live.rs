@@ -9,7 +9,7 @@ use std::time::Duration;
 use prost::Message as _;
 use redis::aio::PubSubSink;
 use redis::cluster_async::ClusterConnection;
-use redis::{PushInfo, PushKind};
+use redis::{PushInfo, PushKind, RedisError, RedisResult};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -45,6 +45,9 @@ const COMPARE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How long a change of a subscription may take.
 const UPDATE_TIMEOUT: Duration = Duration::from_secs(6);
 
+/// The maximum number of subscriptions that one command changes.
+const CHANGES_MAX: usize = 1_000;
+
 /// The delay before subscriptions that could not be made are tried again.
 const UPDATE_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
@@ -71,8 +74,10 @@ pub(super) struct Live {
     connection: Arc<Connection>,
     name: String,
     followed: Mutex<HashMap<String, Followed>>,
-    /// Tokio's mutex: the subscriptions at one server are changed one after the other.
+    /// Tokio's mutex: the subscriptions at one server are changed by one command after the other.
     listening: tokio::sync::Mutex<Listening>,
+    /// The channels whose subscriptions at one server are to be changed: by the next command, all of them.
+    changing: Mutex<HashSet<String>>,
     peers: Peers,
     /// Requests a comparison of the followed histories with their streams.
     pub(super) sync: Notify,
@@ -251,8 +256,9 @@ async fn after_messages(handled: usize) {
 
 impl Live {
     pub(super) fn new(connection: Arc<Connection>, name: String) -> Self {
-        let (followed, listening, peers, sync, warnings, status) = Default::default();
-        Self { connection, name, followed, listening, peers, sync, clock: Clock::new(), warnings, status }
+        let (followed, listening, changing, peers, sync, warnings, status) = Default::default();
+        let clock = Clock::new();
+        Self { connection, name, followed, listening, changing, peers, sync, clock, warnings, status }
     }
 
     fn names(&self) -> &Names {
@@ -292,7 +298,7 @@ impl Live {
         let names = self.names();
         let mut subjects = vec![names.nodes(), names.inbox(&self.name)];
         subjects.extend(channels.iter().map(|channel| names.subject(channel)));
-        for subjects in subjects.chunks(1_000) {
+        for subjects in subjects.chunks(CHANGES_MAX) {
             let subscribed = tokio::time::timeout(UPDATE_TIMEOUT, sink.subscribe(subjects)).await;
             subscribed.map_err(unavailable)?.map_err(unavailable)?;
         }
@@ -363,8 +369,10 @@ impl Live {
     /// Makes the subscription of the connection agree with the subscribers of this node.
     async fn update(&self, channel: &str) -> Result<(), EngineError> {
         let mut used = None;
+        lock(&self.changing).insert(channel.to_owned());
         loop {
             let mut listening = self.listening.lock().await;
+            lock(&self.changing).remove(channel);
             let Some(sharded) = listening.sharded.clone() else {
                 return self.update_at(&mut listening, channel).await;
             };
@@ -373,44 +381,67 @@ impl Live {
             if used.as_ref().is_some_and(|used| Arc::ptr_eq(used, &sharded)) {
                 return Ok(());
             }
-            sharded.update(channel, || lock(&self.followed).contains_key(channel)).await?;
+            sharded.update(channel, || self.is_followed(channel)).await?;
             used = Some(sharded);
         }
     }
 
-    /// The same, where one server has all channels.
+    /// The same, where one server has all channels. Those that wait for their turn are changed by the same command: otherwise each would take
+    /// a round trip.
     async fn update_at(&self, listening: &mut Listening, channel: &str) -> Result<(), EngineError> {
-        let Listening { sink, subscribed, failed, .. } = listening;
-        let is_followed = lock(&self.followed).contains_key(channel);
-        if is_followed == subscribed.contains(channel) {
+        if self.is_followed(channel) == listening.subscribed.contains(channel) {
             return Ok(());
         }
-        let Some(open) = sink else { return Err(unavailable("the connection is lost")) };
-        let updating = async {
-            if is_followed {
-                open.subscribe(self.names().subject(channel)).await
-            } else {
-                open.unsubscribe(self.names().subject(channel)).await
+        let mut channels = vec![channel.to_owned()];
+        channels.extend(lock(&self.changing).extract_if(|_| true).take(CHANGES_MAX - 1));
+        match self.change(listening, &channels).await {
+            // Perhaps because of one of the others, which will be told.
+            Err(error) if channels.len() > 1 && is_answer(&error) => {
+                self.change(listening, &channels[..1]).await.map_err(unavailable)
             }
-        };
-        match tokio::time::timeout(UPDATE_TIMEOUT, updating).await {
-            Ok(Ok(())) => {}
-            // It has refused this channel alone.
-            Ok(Err(error)) if is_answer(&error) => return Err(unavailable(error)),
-            failure => {
-                // What the server has done is not known: everything is subscribed to again.
-                *sink = None;
-                failed.notify_one();
-                let failure = failure.map_err(unavailable).and_then(|failure| failure.map_err(unavailable));
-                return failure;
-            }
+            changed => changed.map_err(unavailable),
         }
-        if is_followed {
-            subscribed.insert(channel.to_owned());
-        } else {
-            subscribed.remove(channel);
+    }
+
+    async fn change(&self, listening: &mut Listening, channels: &[String]) -> RedisResult<()> {
+        let Listening { sink, subscribed, failed, .. } = listening;
+        for is_followed in [true, false] {
+            let differs = |channel: &&String| {
+                is_followed == self.is_followed(channel) && is_followed != subscribed.contains(*channel)
+            };
+            let channels: Vec<_> = channels.iter().filter(differs).collect();
+            if channels.is_empty() {
+                continue;
+            }
+            let lost = || RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected));
+            let open = sink.as_mut().ok_or_else(lost)?;
+            let subjects: Vec<_> = channels.iter().map(|channel| self.names().subject(channel)).collect();
+            let changing = async {
+                if is_followed { open.subscribe(subjects).await } else { open.unsubscribe(subjects).await }
+            };
+            let changed = tokio::time::timeout(UPDATE_TIMEOUT, changing).await;
+            let changed = changed.unwrap_or_else(|elapsed| Err(std::io::Error::from(elapsed).into()));
+            if let Err(error) = changed {
+                if !is_answer(&error) {
+                    // What the server has done is not known: everything is subscribed to again.
+                    *sink = None;
+                    failed.notify_one();
+                }
+                return Err(error);
+            }
+            for channel in channels {
+                if is_followed {
+                    subscribed.insert(channel.clone())
+                } else {
+                    subscribed.remove(channel)
+                };
+            }
         }
         Ok(())
+    }
+
+    fn is_followed(&self, channel: &str) -> bool {
+        lock(&self.followed).contains_key(channel)
     }
 
     /// Follows from this position on: a subscriber starts there, and must not miss any later publication.
