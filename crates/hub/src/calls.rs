@@ -136,9 +136,12 @@ impl Message {
     }
 }
 
-/// The maximum number of calls for clients that wait: while a node does not answer, each keeps its request and its commands for
-/// [`ANSWER_TIMEOUT`].
-pub(crate) const CLIENT_CALLS_MAX: usize = 1_024;
+/// The most bytes of calls for clients that wait: while a node does not answer, each keeps its request and its commands for
+/// [`ANSWER_TIMEOUT`]. In JSON they are a third longer, and all of them fit into what Redis keeps for a node that is busy.
+const CLIENT_CALLS_LEN_MAX: u32 = 8 << 20;
+
+/// What a call takes besides its commands, in bytes.
+const CALL_LEN: usize = 4 << 10;
 
 /// The calls that wait for their answers.
 #[derive(Debug)]
@@ -150,7 +153,7 @@ pub(crate) struct Calls {
 
 impl Default for Calls {
     fn default() -> Self {
-        let for_clients = Semaphore::new(CLIENT_CALLS_MAX);
+        let for_clients = Semaphore::new(CLIENT_CALLS_LEN_MAX as usize);
         Self { waiting: Mutex::default(), last_id: AtomicU64::default(), for_clients }
     }
 }
@@ -171,9 +174,11 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl Calls {
-    /// A permit for a call that a client has caused; `None` while too many wait.
-    pub(crate) fn permit_for_client(&self) -> Option<SemaphorePermit<'_>> {
-        self.for_clients.try_acquire().ok()
+    /// A permit for a call with commands of this length that a client has caused; `None` while too much waits. A longer one than all
+    /// may have waits for none.
+    pub(crate) fn permit_for_client(&self, len: usize) -> Option<SemaphorePermit<'_>> {
+        let len = u32::try_from(CALL_LEN.saturating_add(len)).unwrap_or(u32::MAX);
+        self.for_clients.try_acquire_many(len.min(CLIENT_CALLS_LEN_MAX)).ok()
     }
 
     pub(crate) fn begin(&self) -> Waiting<'_> {
@@ -276,6 +281,21 @@ mod tests {
             }
         }
         assert!(lock(&calls.waiting).is_empty());
+    }
+
+    #[test]
+    fn calls_for_clients_are_bounded_in_bytes() {
+        let calls = Calls::default();
+        let (all, half) = (CLIENT_CALLS_LEN_MAX as usize, CLIENT_CALLS_LEN_MAX as usize / 2 - CALL_LEN);
+        let permits = [calls.permit_for_client(half), calls.permit_for_client(half)];
+        assert!(permits.iter().all(Option::is_some) && calls.permit_for_client(0).is_none());
+        drop(permits);
+        assert!(
+            calls.permit_for_client(half + 1).is_some_and(|_one| calls.permit_for_client(half).is_none())
+        );
+        assert!(calls.permit_for_client(10 * all).is_some_and(|_one| calls.permit_for_client(0).is_none()));
+        let many: Vec<_> = std::iter::from_fn(|| calls.permit_for_client(0)).collect();
+        assert_eq!(many.len(), all / CALL_LEN);
     }
 
     #[tokio::test]

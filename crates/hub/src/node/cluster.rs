@@ -34,7 +34,7 @@ impl Node {
         if !is_name(node) || !(is_new || self.engine.peers().iter().any(|peer| peer == node)) {
             return Ok(Delivered::Unknown);
         }
-        let Some(_permit) = self.calls.permit_for_client() else {
+        let Some(_permit) = self.calls.permit_for_client(commands.len()) else {
             return Err(EngineError::Unavailable("too many calls to other nodes wait".into()));
         };
         let call = Call::Emulate { session: session.to_owned(), commands: Payload(commands) };
@@ -172,7 +172,6 @@ fn unexpected(node: &str, answer: &Answer) -> EngineError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::CLIENT_CALLS_MAX;
     use crate::hub::Hub;
 
     #[tokio::test]
@@ -184,10 +183,7 @@ mod tests {
             let result = node.emulate("other", "session", Bytes::new()).await;
             matches!(result, Err(EngineError::Unavailable(reason)) if reason == refusal)
         };
-        let mut permits: Vec<_> =
-            (1..CLIENT_CALLS_MAX).map(|_| node.calls.permit_for_client().unwrap()).collect();
-        assert!(!is_refused().await);
-        permits.push(node.calls.permit_for_client().unwrap());
+        let mut permits: Vec<_> = std::iter::from_fn(|| node.calls.permit_for_client(0)).collect();
         assert!(is_refused().await);
         permits.pop();
         assert!(!is_refused().await);
