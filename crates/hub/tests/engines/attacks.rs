@@ -982,15 +982,17 @@ async fn what_redis_refuses_to_clients_is_counted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn channels_of_redis_count_as_long_as_their_positions() {
     let Some(redis) = Redis::start() else { return };
-    let config = "client.anonymous = true\nhistory.channels_max = 10\n[channel]\nsubscribe = \"anyone\"\npublish = \"anyone\"\n\
+    let config = "token.hmac_secret = \"secret\"\nhistory.channels_max = 10\n[channel]\nsubscribe = \"anyone\"\npublish = \"anyone\"\n\
         history_size = 1\nhistory_ttl = \"10ms\"\nhistory_meta_ttl = \"1h\"\n";
     let hub = || Hub::builder().config(HubConfig::from_toml(config).unwrap());
     let over_redis = hub().engine(RedisEngine::connect(&redis.url()).await.unwrap());
     let followed = hub().engine(RedisEngine::connect(&redis.url()).await.unwrap());
     for (hub, admitted, is_followed) in [(hub(), 12, false), (over_redis, 9, false), (followed, 9, true)] {
         let node = Node::start(hub.build().unwrap()).await;
-        let mut client = node.connect().await;
         for number in 0..12 {
+            // A user has a quarter of the channels.
+            let user = (number / 3).to_string();
+            let mut client = node.connect_with(json!({ "token": token(&user) })).await;
             // Until the limit looks again at what no longer counts.
             sleep(Duration::from_millis(if number < 9 { 1 } else { 1_100 })).await;
             let channel = number.to_string();
