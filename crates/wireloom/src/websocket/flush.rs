@@ -1,10 +1,12 @@
 //! Flushing the write batch. The batch is the core's queue of outgoing frames; frames are queued nowhere else.
 //!
 //! ```text
-//!            a frame is queued                           all is written
-//!  Idle ------------------------> AtPollEnd, InTask(..) ------------------> Idle
-//!                                    |           ^
-//!                                    +-----------+  the transport is full: the flusher's waker is registered
+//!               a frame is queued                           all is written
+//!  Flushed ------------------------> AtPollEnd, InTask(..) ------------------> Flushed
+//!   |    ^                              |           ^
+//!   |    '-- flushed by any use --+     +-----------+  the transport is full: the flusher's waker is registered
+//!   |                             |
+//!   +-- the transport buffers, or there is no runtime --> Unflushed
 //! ```
 //!
 //! Every lock of the state ends with `before_unlock`, which finds a flusher for the queue. So
@@ -24,11 +26,12 @@ use super::waiters::Waiter;
 use crate::sync::{self, AbortHandle};
 
 /// Whether the batch will be flushed, and by what.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) enum Flush {
-    /// Nothing is queued, or nothing can be written.
-    #[default]
-    Idle,
+    /// All is written, and the transport has nothing buffered; or nothing can be written.
+    Flushed,
+    /// The transport may have bytes buffered, or some are queued, and there is no flusher.
+    Unflushed,
     /// By [`Driven`](super::Driven), at the end of its current poll, or when the transport wakes it.
     AtPollEnd,
     /// By a spawned task. One that was found before ends when it is polled.
@@ -40,10 +43,20 @@ impl Flush {
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         match self {
-            Self::Idle => false,
+            Self::Flushed | Self::Unflushed => false,
             Self::AtPollEnd => true,
             Self::InTask(_, task) => !task.is_finished(),
         }
+    }
+
+    /// Whether a flusher was found, which may have been dropped since.
+    pub(super) fn has_flusher(&self) -> bool {
+        matches!(self, Self::AtPollEnd | Self::InTask(..))
+    }
+
+    /// Whether this task is the flusher. Others have flushed since it was found, if it is not.
+    pub(super) fn is_by(&self, task: Waiter) -> bool {
+        matches!(self, Self::InTask(flusher, _) if *flusher == task)
     }
 }
 
@@ -115,8 +128,8 @@ pub(super) fn put_buffer(mut buffer: Vec<u8>) {
 }
 
 /// Finds a flusher for this connection: the future that is driven on this thread, or a new `task`, which is told whether it runs in
-/// parallel to the thread that sends; there is none for a connection that is being dropped. `Idle` without a runtime and in one that shuts
-/// down: then the futures of the sender and the receiver flush while they are polled.
+/// parallel to the thread that sends; there is none for a connection that is being dropped. `Unflushed` without a runtime and in one that
+/// shuts down: then the futures of the sender and the receiver flush while they are polled.
 pub(super) fn schedule<F>(
     id: usize,
     runtime: impl FnOnce() -> Option<Handle>,
@@ -128,11 +141,11 @@ where
     if is_driven(id) {
         return Flush::AtPollEnd;
     }
-    let Some(runtime) = runtime() else { return Flush::Idle };
+    let Some(runtime) = runtime() else { return Flush::Unflushed };
     // The future of `block_on` runs beside the workers.
     let is_parallel =
         tokio::task::try_id().is_none() && !matches!(runtime.runtime_flavor(), RuntimeFlavor::CurrentThread);
-    let Some((waiter, task)) = task(is_parallel) else { return Flush::Idle };
+    let Some((waiter, task)) = task(is_parallel) else { return Flush::Unflushed };
     let flush = Flush::InTask(waiter, sync::spawn(&runtime, task));
-    if flush.is_due() { flush } else { Flush::Idle }
+    if flush.is_due() { flush } else { Flush::Unflushed }
 }

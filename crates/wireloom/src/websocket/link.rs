@@ -1,11 +1,11 @@
-//! The transport of a WebSocket: what was transferred, the tasks that wait for it, the flusher, a peer that is slow, and how it ended.
+//! The transport of a WebSocket: what was transferred, the tasks that wait for it, a peer that is slow, and how it ended.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, Waker, ready};
 
 use super::clock;
 use super::config::SlowPeer;
-use super::flush::{self, Flush};
+use super::flush;
 use super::session::Session;
 use super::slow::Slow;
 use super::waiters::{Waiter, Wakers};
@@ -43,7 +43,6 @@ pub(super) struct Link {
     /// The task of the receiver. The transport and the timer keep its waker too; this one is kept as long, so that theirs is never
     /// the last reference to the task.
     receiver: WakerSlot,
-    flush: Flush,
     slow: Slow,
     traffic: Traffic,
 }
@@ -72,7 +71,6 @@ impl Link {
             end: None,
             wakers: None,
             receiver: WakerSlot::default(),
-            flush: Flush::Idle,
             slow: Slow::default(),
             traffic: Traffic::default(),
         }
@@ -324,55 +322,9 @@ impl Link {
         self.traffic.bytes_sent >= end.saturating_add(buffered_len as u64)
     }
 
-    // The flusher.
-
-    /// Whether a flusher will write the queue.
-    #[inline]
-    pub(super) fn is_flush_due(&self) -> bool {
-        self.flush.is_due()
-    }
-
-    /// Whether a flusher was found for the queue, which is not written yet.
-    pub(super) fn has_flusher(&self) -> bool {
-        !matches!(self.flush, Flush::Idle)
-    }
-
-    /// Whether there is no flusher, nothing waits for the transport, and it has nothing buffered.
-    pub(super) fn is_flushed(&self) -> bool {
-        !self.has_flusher() && !self.has_unflushed_writes()
-    }
-
-    /// Whether the transport has refused bytes, or has some that it has not passed on.
-    pub(super) fn has_unflushed_writes(&self) -> bool {
-        self.is_full() || self.io.has_buffered_writes()
-    }
-
-    /// Finds a flusher, if anything can be written. False if there is none.
-    #[cold]
-    pub(super) fn schedule(&mut self, find: impl FnOnce() -> Flush) -> bool {
-        if self.write_error().is_none() {
-            self.flush = find();
-        }
-        self.has_flusher()
-    }
-
-    /// Whether the future that is driven is the flusher.
-    pub(super) fn is_driver_flusher(&self) -> bool {
-        matches!(self.flush, Flush::AtPollEnd)
-    }
-
-    /// Whether this task is the flusher. Others have flushed since it was found, if it is not.
-    pub(super) fn is_task_flusher(&self, task: Waiter) -> bool {
-        matches!(self.flush, Flush::InTask(flusher, _) if flusher == task)
-    }
-
-    /// The queue is written, or dropped. Those are woken who wait for that, if the transport `was_full`.
-    pub(super) fn end_flush(&mut self, was_full: bool) {
-        self.flush = Flush::Idle;
-        self.slow.clear();
-        if was_full {
-            self.wake_waiting();
-        }
+    /// Whether the transport has bytes that it has not passed on, or may have.
+    pub(super) fn has_buffered_writes(&self) -> bool {
+        self.io.has_buffered_writes()
     }
 
     // A peer that is slow.
@@ -381,6 +333,15 @@ impl Link {
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.slow.is_waiting()
+    }
+
+    /// No bytes wait any more, because they are written or dropped: wakes the tasks that have waited for that.
+    #[inline]
+    pub(super) fn end_full(&mut self) {
+        if self.is_full() {
+            self.slow.clear();
+            self.wake_waiting();
+        }
     }
 
     /// Whether bytes have waited for longer than the policy allows.

@@ -118,7 +118,7 @@ impl Sender {
     fn write_batch(&self, state: &mut State) -> Result<Sent, WebSocketError> {
         if self.shared.has_more_buffered()
             && state.session.core.queued_len() < BATCH_LEN_MAX
-            && state.is_flush_due()
+            && state.find_flusher()
         {
             return Ok(Sent::Done);
         }

@@ -62,11 +62,8 @@ impl Slow {
     }
 
     /// No bytes wait.
-    #[inline]
     pub(super) fn clear(&mut self) {
-        if self.deadlines.is_some() {
-            self.deadlines = None;
-        }
+        self.deadlines = None;
     }
 
     /// The transport is full: `queued` bytes wait for it, or it buffers some itself. `left` counts the bytes that have left one that buffers,

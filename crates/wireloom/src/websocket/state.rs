@@ -21,7 +21,7 @@ use wireloom_ws::{CloseCode, Connection, IdleInbound, Kind, PreparedFrame, Trans
 use super::active_receiver::{ActiveReceiver, ReceiverSlot};
 use super::clock;
 use super::config::{IoUring, SharedConfig, SlowPeer, WebSocketConfig};
-use super::flush::{self, BATCH_LEN_MAX};
+use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::interned::{Kept, interned};
 use super::link::{self, Link};
 use super::observer::{self, NotificationQueue};
@@ -83,6 +83,8 @@ impl Shared {
             inbound.log_headers();
             outbound.log_headers();
         }
+        // What the opening handshake has written may be buffered.
+        let flush = if io.has_buffered_writes() { Flush::Unflushed } else { Flush::Flushed };
         let mut link = Link::new(io);
         let mut slot = ReceiverSlot::Idle(0);
         if !arrived.is_empty() || inbound.idle().is_none() {
@@ -95,6 +97,7 @@ impl Shared {
             state: Guarded::new(State {
                 session: Session::new(outbound, observer),
                 link,
+                flush,
                 slot,
                 send_queue: Account::default().reservation(Category::SendQueue),
                 shared: shared.clone(),
@@ -139,7 +142,7 @@ impl Shared {
         }
         // Nothing here is observed or needs a flusher.
         let state = &mut *self.state.lock_plain();
-        state.link.is_flush_due()
+        state.flush.is_due()
             && !state.link.is_full()
             && state.session.core.append_message(kind, payload, BATCH_LEN_MAX)
     }
@@ -300,8 +303,8 @@ impl Guardable for State {
     #[inline]
     fn before_unlock(&mut self) {
         self.session.return_codec(self.send_queue.account());
-        if self.session.core.wants_write() && !self.link.is_flush_due() {
-            self.schedule();
+        if self.session.core.wants_write() {
+            self.find_flusher();
         }
         if self.session.is_observed() || !self.session.core.is_open() {
             self.queue_notifications();
@@ -368,6 +371,7 @@ impl Drop for Delivering<'_> {
 pub(super) struct State {
     pub(super) session: Session,
     pub(super) link: Link,
+    pub(super) flush: Flush,
     pub(super) slot: ReceiverSlot,
     pub(super) deferred: Deferred,
     /// The memory of the queue.
@@ -428,32 +432,38 @@ impl State {
         flush::is_driven(self.id())
     }
 
-    /// Whether a flusher will write the queue.
-    pub(super) fn is_flush_due(&mut self) -> bool {
-        self.link.is_flush_due() || self.schedule()
+    /// Finds a flusher for the queue, unless there is one. False if none can be found.
+    #[inline]
+    pub(super) fn find_flusher(&mut self) -> bool {
+        self.flush.is_due() || self.schedule()
     }
 
-    /// Finds a flusher; false if there is none.
+    /// Finds another flusher, if anything can be written.
+    #[cold]
     fn schedule(&mut self) -> bool {
-        let Self { link, shared, send_queue, last_waiter, .. } = self;
+        if self.link.write_error().is_some() {
+            return false;
+        }
+        let Self { flush, shared, send_queue, last_waiter, .. } = self;
         let task = |is_parallel| {
             let waiter = (shared.strong_count() > 0).then(|| last_waiter.advance())?;
             Some((waiter, flush_in_task(shared.clone(), waiter, is_parallel)))
         };
         let runtime = || Handle::try_current().ok().or_else(|| send_queue.account().runtime());
-        link.schedule(|| flush::schedule(shared.as_ptr().addr(), runtime, task))
+        *flush = flush::schedule(shared.as_ptr().addr(), runtime, task);
+        flush.has_flusher()
     }
 
     /// The future that flushed has ended or was dropped.
     pub(super) fn handle_driver_end(&mut self) {
-        if self.link.is_driver_flusher() {
+        if matches!(self.flush, Flush::AtPollEnd) {
             self.schedule();
         }
     }
 
     /// The end of a poll of the future that flushes.
     pub(super) fn flush_driven(&mut self, driver: Waiter, cx: &Context<'_>) {
-        if self.link.has_flusher() || self.session.core.wants_write() {
+        if self.flush.has_flusher() || self.session.core.wants_write() {
             let _ = self.poll_flush(Some((driver, cx)));
         }
         self.count_read_buffer();
@@ -461,7 +471,7 @@ impl State {
 
     /// Ready when this task has flushed, or another flusher has taken its place.
     fn poll_flush_task(&mut self, task: Waiter, cx: &Context<'_>) -> Poll<()> {
-        if self.link.is_task_flusher(task) {
+        if self.flush.is_by(task) {
             let _ = ready!(self.poll_flush(Some((task, cx))));
         }
         self.link.remove(task);
@@ -476,24 +486,27 @@ impl State {
         if let Some(error) = self.link.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
-        if self.link.is_flushed() && !self.session.core.wants_write() {
+        if matches!(self.flush, Flush::Flushed) && !self.session.core.wants_write() {
             return Poll::Ready(Ok(()));
         }
-        let was_full = self.link.is_full();
         match self.link.poll_write_all(task, &mut self.session, &mut self.deferred) {
             Poll::Pending => {
-                if !self.link.is_flush_due() {
-                    self.schedule();
-                }
+                self.find_flusher();
                 self.poll_slow(task)
             }
             Poll::Ready(Ok(())) => {
-                self.link.end_flush(was_full);
+                self.end_flush();
                 self.send_queue.set(0);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(self.fail_write(&error))),
         }
+    }
+
+    /// The queue is written, or dropped.
+    fn end_flush(&mut self) {
+        self.flush = Flush::Flushed;
+        self.link.end_full();
     }
 
     /// As [`poll_flush`](Self::poll_flush), but ready when the bytes are written that were queued at the first call, which sets `end`. Other
@@ -554,19 +567,26 @@ impl State {
         if refused.get().is_none() {
             send_queue.set(0);
         }
-        link.count_written(total, session);
+        self.count_direct_write(total);
         match refused.get() {
             Some(error) if !is_full() => {
                 self.fail_write(error);
             }
             Some(_) if !is_kept => self.reset(WebSocketError::Overloaded),
             // Registers the flusher with a transport that is full, or has buffered bytes itself.
-            refused if refused.is_some() || self.link.has_unflushed_writes() => {
+            _ => {
                 let _ = self.poll_flush(None);
             }
-            _ => {}
         }
         Ok(())
+    }
+
+    /// The transport has accepted `len` bytes that were not queued.
+    fn count_direct_write(&mut self, len: usize) {
+        self.link.count_written(len, &mut self.session);
+        if self.link.has_buffered_writes() && matches!(self.flush, Flush::Flushed) {
+            self.flush = Flush::Unflushed;
+        }
     }
 
     /// Whether prepared frames may be written to the socket from where they are: nothing is queued, and no one observes or waits.
@@ -574,7 +594,8 @@ impl State {
         self.session.core.can_write_prepared()
             && self.link.write_error().is_none()
             && self.link.socket().is_some()
-            && self.link.is_flushed()
+            && matches!(self.flush, Flush::Flushed)
+            && !self.link.has_buffered_writes()
             && !self.session.is_observed()
     }
 
@@ -595,7 +616,7 @@ impl State {
             Ok(len) => (len, None),
             Err(error) => (0, Some(error)),
         };
-        self.link.count_written(total, &mut self.session);
+        self.count_direct_write(total);
         if let Some(error) = refused.filter(|error| error.kind() != io::ErrorKind::WouldBlock) {
             self.fail_write(&error);
             return Ok(0);
@@ -658,7 +679,7 @@ impl State {
     fn drop_queue(&mut self) {
         let Self { session, deferred, .. } = self;
         session.core.handle_write_failed(clock::now(), |payload| deferred.drop_later(payload));
-        self.link.end_flush(false);
+        self.end_flush();
         self.send_queue.set(0);
     }
 
