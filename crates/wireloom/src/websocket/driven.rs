@@ -30,9 +30,8 @@ pin_project! {
             let mut state = this.shared.lock();
             state.link.remove(this.waiter);
             state.handle_driver_end();
-            drop(state);
             // After a poll that has panicked.
-            receive_in_task(&this.shared);
+            receive_in_task(&this.shared, state);
         }
     }
 }
@@ -70,13 +69,11 @@ impl<F: Future> Driven<F> {
         if polled.is_ready() {
             state.handle_driver_end();
         }
-        let is_dropped = state.slot.is_dropped();
-        let lingers_here = waits_for_end && state.link.is_lingering();
-        drop(state);
-        if lingers_here {
+        if waits_for_end && state.link.is_lingering() {
+            drop(state);
             let _ = this.shared.poll_ended(*this.waiter, cx);
-        } else if is_dropped {
-            receive_in_task(this.shared);
+        } else if state.slot.is_dropped() {
+            receive_in_task(this.shared, state);
         }
         polled
     }

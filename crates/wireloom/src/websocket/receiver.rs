@@ -208,8 +208,10 @@ fn poll_found(
             };
             let Some(read) = read else {
                 // Taken before the unlock, in which an observer may panic: it is told of the end once.
-                let failed = held.take().and_then(|mut active| active.failed.take());
+                let mut ended = held.take();
+                let failed = ended.as_mut().and_then(|active| active.failed.take());
                 drop(state);
+                ended.into_iter().filter(|active| active.is_idle()).for_each(ActiveReceiver::recycle);
                 return Poll::Ready(failed.map_or(Ok(false), Err));
             };
             // From here on nothing is locked: what a read costs to decode is the peer's choice.
@@ -529,10 +531,14 @@ impl ActiveReceiver {
 
     /// The transport is no longer used: determines the error, and reports the end.
     fn finish(&mut self, state: &mut State) {
-        self.free();
+        self.release_memory();
+        if self.reader.idle().is_none() {
+            self.free();
+        }
+        self.timer = Timer::Unset;
+        self.read_before_timeout = None;
         state.slot = ReceiverSlot::Ended;
         state.link.unregister_receiver(&mut state.deferred);
-        self.timer = Timer::Unset;
         // Otherwise both halves were dropped, and the transport lingers: nothing has failed.
         let was_used = state.link.write_error() != Some(&WebSocketError::Closed);
         if was_used && self.failed.is_none() {
@@ -548,6 +554,10 @@ impl ActiveReceiver {
             state.session.queue_traced(ObserverEvent::Error((**error).clone()));
         }
         state.session.queue_end();
+        if state.link.is_closed() {
+            // The queue was dropped then, and senders were woken.
+            return;
+        }
         // After the close timeout, what the peer has not read is lost: senders that wait for it get an error.
         let is_written = !state.session.core.wants_write() && !state.link.is_full();
         state.close_link(if is_written { WebSocketError::Closed } else { WebSocketError::ConnectionLost });
@@ -602,19 +612,17 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         self.shared.set_more_buffered(false);
         let mut state = self.shared.lock();
-        let unused = state.slot.put_dropped(self.active.take());
+        // Dropped after the unlock.
+        let _unused = state.slot.put_dropped(self.active.take());
         state.count_read_buffer();
-        drop(state);
-        drop(unused);
-        self.shared.drop_half();
-        receive_in_task(&self.shared);
+        self.shared.drop_half(&mut state);
+        receive_in_task(&self.shared, state);
     }
 }
 
 /// Spawns a task that takes the place of a receiver that was dropped, if no task has it: it drops messages, answers pings, watches deadlines,
 /// and keeps the transport while that lingers. Without a runtime nothing receives.
-pub(super) fn receive_in_task(shared: &Arc<Shared>) {
-    let mut state = shared.lock();
+pub(super) fn receive_in_task(shared: &Arc<Shared>, mut state: Guard<'_, State>) {
     // A future that is driven calls this at the end of its poll: the connection may have no half any more.
     if !state.slot.is_dropped() || state.is_driven() {
         return;
@@ -622,9 +630,9 @@ pub(super) fn receive_in_task(shared: &Arc<Shared>) {
     if state.link.is_closed() && !state.link.is_lingering() {
         let unused = state.slot.replace(ReceiverSlot::Ended);
         state.session.queue_end();
-        state.drop_io(WebSocketError::Closed);
+        let io = state.take_io(WebSocketError::Closed);
         drop(state);
-        drop(unused);
+        drop((unused, io));
     } else if let Some(runtime) = state.runtime() {
         state.slot.hand_over();
         drop(state);
@@ -646,7 +654,8 @@ async fn discard_all(shared: Arc<Shared>) {
     })
     .await;
     poll_fn(|cx| shared.poll_ended(Waiter::RECEIVER, cx)).await;
-    shared.lock().drop_io(WebSocketError::Closed);
+    let io = shared.lock().take_io(WebSocketError::Closed);
+    drop(io);
 }
 
 #[cfg(test)]

@@ -390,10 +390,11 @@ impl Clone for Sender {
 impl Drop for Sender {
     /// The transport may wake others later, and this task need not be.
     fn drop(&mut self) {
-        self.shared.lock().link.remove(self.waiter);
-        if self.shared.drop_half() {
+        let mut state = self.shared.lock();
+        state.link.remove(self.waiter);
+        if self.shared.drop_half(&mut state) {
             // The receiver was dropped before, maybe outside of the runtime.
-            receive_in_task(&self.shared);
+            receive_in_task(&self.shared, state);
         }
     }
 }

@@ -163,10 +163,10 @@ impl Shared {
     }
 
     /// A half is dropped. True if it was the last one, which sends the Close frame.
-    pub(super) fn drop_half(&self) -> bool {
+    pub(super) fn drop_half(&self, state: &mut State) -> bool {
         let is_last = self.halves.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last {
-            self.lock().close_dropped();
+            state.close_dropped();
         }
         is_last
     }
@@ -186,9 +186,9 @@ impl Shared {
         }
         let has_lingered = state.link.is_lingering();
         ready!(state.link.poll_ended(waiter, cx));
-        if is_dropped || has_lingered {
-            state.drop_io(WebSocketError::Closed);
-        }
+        let io = (is_dropped || has_lingered).then(|| state.take_io(WebSocketError::Closed));
+        drop(state);
+        drop(io);
         Poll::Ready(())
     }
 
@@ -306,7 +306,7 @@ impl Guardable for State {
         if self.session.core.wants_write() {
             self.find_flusher();
         }
-        if self.session.is_observed() || !self.session.core.is_open() {
+        if self.session.is_observed() || !self.session.core.is_open() && observer::is_traced() {
             self.queue_notifications();
         }
     }

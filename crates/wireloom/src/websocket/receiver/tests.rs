@@ -756,10 +756,11 @@ async fn one_task_takes_the_place_of_a_receiver_once_that_is_dropped() {
     let shared = &receiver.shared;
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let active = shared.take_receiver().unwrap();
-    receive_in_task(shared);
+    let receive = || receive_in_task(shared, shared.lock());
+    receive();
     assert_eq!(tasks(), 0);
     let _unused = shared.lock().slot.put_dropped(Some(active));
-    receive_in_task(shared);
-    receive_in_task(shared);
+    receive();
+    receive();
     assert_eq!(tasks(), 1);
 }
