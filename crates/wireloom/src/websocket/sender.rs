@@ -19,6 +19,9 @@ use super::state::{Shared, State};
 use super::waiters::Waiter;
 use crate::error::WebSocketError;
 
+/// Whether something was queued, or dropped by the policy; boxed errors keep the result in registers.
+type Queued = Poll<Result<bool, Box<WebSocketError>>>;
+
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), WebSocketError>> + Send + 'a>>;
 
 /// The half of a [`WebSocket`](super::WebSocket) that sends. It never needs the [`Receiver`](super::Receiver) to be polled.
@@ -77,7 +80,7 @@ impl Sender {
         for message in messages {
             let message = message.into();
             let mut state = self.shared.lock();
-            let Poll::Ready(queued) = queue(&mut state, true, |state| put(state, &message)) else { break };
+            let Poll::Ready(queued) = queue(&mut state, Outgoing::Message(&message)) else { break };
             queued.map_err(|error| *error)?;
             count += 1;
         }
@@ -107,9 +110,7 @@ impl Sender {
     fn send_now(&self, message: &Payload<'_>) -> Result<Sent, Box<WebSocketError>> {
         let mut state = self.shared.lock();
         let state = &mut *state;
-        let Poll::Ready(queued) = queue(state, true, |state| put(state, message)) else {
-            return Ok(Sent::Full);
-        };
+        let Poll::Ready(queued) = queue(state, Outgoing::Message(message)) else { return Ok(Sent::Full) };
         queued?;
         Ok(self.write_batch(state)?)
     }
@@ -132,7 +133,7 @@ impl Sender {
         cx: &Context<'_>,
         message: &Payload<'_>,
     ) -> Poll<Result<bool, WebSocketError>> {
-        self.poll_queue(cx, true, |state| put(state, message))
+        self.poll_queue(cx, Outgoing::Message(message))
     }
 
     /// The second half of [`send`](Self::send).
@@ -171,28 +172,20 @@ impl Sender {
         last: bool,
     ) -> Result<(), WebSocketError> {
         let chunk = chunk.into();
-        poll_fn(|cx| self.poll_queue(cx, false, |state| state.session.put_fragment(&chunk, last))).await?;
-        if last {
-            notify_written(&mut self.shared.lock(), &chunk);
-        }
+        poll_fn(|cx| self.poll_queue(cx, Outgoing::Fragment(&chunk, last))).await?;
         self.flush().await
     }
 
-    /// Ready when `put` has queued something, or with `false` when the policy has dropped it.
-    fn poll_queue(
-        &self,
-        cx: &Context<'_>,
-        is_whole: bool,
-        put: impl Fn(&mut State) -> Result<(), wireloom_ws::Error>,
-    ) -> Poll<Result<bool, WebSocketError>> {
+    /// Ready when it was queued, or with `false` when the policy has dropped it.
+    fn poll_queue(&self, cx: &Context<'_>, outgoing: Outgoing<'_>) -> Poll<Result<bool, WebSocketError>> {
         let mut state = self.shared.lock();
-        if let Poll::Ready(queued) = queue(&mut state, is_whole, &put) {
+        if let Poll::Ready(queued) = queue(&mut state, outgoing) {
             return Poll::Ready(queued.map_err(|error| *error));
         }
         match state.poll_flush(Some((self.waiter, cx))) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             // The flush may have made room.
-            _ => queue(&mut state, is_whole, &put).map_err(|error| *error),
+            _ => queue(&mut state, outgoing).map_err(|error| *error),
         }
     }
 
@@ -372,10 +365,11 @@ impl Sender {
 
     pub(super) fn start_send(&mut self, message: &Payload<'_>) -> Result<(), WebSocketError> {
         let mut state = self.shared.lock();
-        match queue(&mut state, true, |state| put(state, message)) {
+        let message = Outgoing::Message(message);
+        match queue(&mut state, message) {
             Poll::Ready(queued) => queued.map(drop).map_err(|error| *error),
             // Another sender has used the room since, or the caller did not wait for it.
-            Poll::Pending => Ok(put(&mut state, message)?),
+            Poll::Pending => Ok(message.put(&mut state)?),
         }
     }
 }
@@ -490,11 +484,51 @@ pub(super) enum Sent {
     Full,
 }
 
-fn notify_written(state: &mut State, message: &Payload<'_>) {
-    state.session.queue_notification(|| {
-        let (kind, payload) = message.parts();
-        ObserverEvent::MessageWritten { kind, len: payload.len() as u64 }
-    });
+/// What is queued as a whole or not at all.
+#[derive(Clone, Copy)]
+enum Outgoing<'a> {
+    Message(&'a Payload<'a>),
+    /// A fragment of a message, and whether that ends with it. It is never dropped, because the rest would be another message.
+    Fragment(&'a Payload<'a>, bool),
+}
+
+impl Outgoing<'_> {
+    /// Queues it, and reports the message that it ends.
+    #[inline]
+    fn put(self, state: &mut State) -> Result<(), wireloom_ws::Error> {
+        let (payload, is_last) = match self {
+            Self::Message(message) => {
+                put_message(state, message)?;
+                (message, true)
+            }
+            Self::Fragment(fragment, is_last) => {
+                state.session.put_fragment(fragment, is_last)?;
+                (fragment, is_last)
+            }
+        };
+        if is_last {
+            state.session.queue_notification(|| {
+                let (kind, payload) = payload.parts();
+                ObserverEvent::MessageWritten { kind, len: payload.len() as u64 }
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A long message is written from where it is if it cannot be queued by reference, as one that is compressed.
+#[inline]
+fn put_message(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Error> {
+    let is_compressed = |state: &State| state.session.core.prepared_window_bits(message.len()).is_some();
+    match message {
+        _ if message.len() <= COPIED_LEN_MAX => state.session.put(message),
+        Payload::Prepared(_) => state.session.put(message),
+        Payload::Shared(_) | Payload::SharedText(_) if !is_compressed(state) => state.session.put(message),
+        _ => {
+            let (kind, payload) = message.parts();
+            state.send_borrowed(kind, payload)
+        }
+    }
 }
 
 /// Writes the queue without waiting.
@@ -512,31 +546,22 @@ pub(super) fn flush_now(state: &mut State) -> Result<Sent, WebSocketError> {
 }
 
 /// Ready with `true` when the message was queued, and with `false` when the policy has dropped it; pending when there is no room.
-/// Fragments are never dropped, because the rest of their message would be another message.
 #[inline(always)]
-fn queue(
-    state: &mut State,
-    is_whole: bool,
-    put: impl Fn(&mut State) -> Result<(), wireloom_ws::Error>,
-) -> Poll<Result<bool, Box<WebSocketError>>> {
+fn queue(state: &mut State, outgoing: Outgoing<'_>) -> Queued {
     let waits = match state.slow_peer() {
         SlowPeer::Wait { .. } => true,
-        SlowPeer::DropNewest { .. } => !is_whole,
+        SlowPeer::DropNewest { .. } => matches!(outgoing, Outgoing::Fragment(..)),
         SlowPeer::Disconnect { .. } => false,
     };
-    match try_queue(state, waits, &put) {
-        Poll::Pending => queue_after_flush(state, is_whole, waits, put),
+    match try_queue(state, outgoing, waits) {
+        Poll::Pending => queue_after_flush(state, outgoing, waits),
         queued => queued,
     }
 }
 
 /// Ready with `true` when something was queued, pending when there is no room.
 #[inline(always)]
-fn try_queue(
-    state: &mut State,
-    waits: bool,
-    put: impl Fn(&mut State) -> Result<(), wireloom_ws::Error>,
-) -> Poll<Result<bool, Box<WebSocketError>>> {
+fn try_queue(state: &mut State, outgoing: Outgoing<'_>, waits: bool) -> Queued {
     if let Some(error) = state.link.write_error() {
         return Poll::Ready(Err(Box::new(error.clone())));
     }
@@ -544,7 +569,7 @@ fn try_queue(
     if is_slow {
         return Poll::Pending;
     }
-    match put(state) {
+    match outgoing.put(state) {
         Ok(()) => Poll::Ready(Ok(true)),
         Err(wireloom_ws::Error::Misuse(Misuse::QueueFull { .. })) => Poll::Pending,
         Err(error) => Poll::Ready(Err(Box::new(error.into()))),
@@ -554,18 +579,13 @@ fn try_queue(
 /// [`queue`], when there was no room: only bytes that the transport has refused are a backlog.
 #[cold]
 #[inline(never)]
-fn queue_after_flush(
-    state: &mut State,
-    is_whole: bool,
-    waits: bool,
-    put: impl Fn(&mut State) -> Result<(), wireloom_ws::Error>,
-) -> Poll<Result<bool, Box<WebSocketError>>> {
+fn queue_after_flush(state: &mut State, outgoing: Outgoing<'_>, waits: bool) -> Queued {
     let _ = state.poll_flush(None);
-    if let queued @ Poll::Ready(_) = try_queue(state, waits, put) {
+    if let queued @ Poll::Ready(_) = try_queue(state, outgoing, waits) {
         return queued;
     }
     match state.slow_peer() {
-        SlowPeer::DropNewest { .. } if is_whole => {
+        SlowPeer::DropNewest { .. } if !waits => {
             state.count_dropped();
             Poll::Ready(Ok(false))
         }
@@ -575,23 +595,6 @@ fn queue_after_flush(
         }
         _ => Poll::Pending,
     }
-}
-
-/// Queues a message, and reports it. A long one is written from where it is if it cannot be queued by reference, as one that is compressed.
-#[inline]
-fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Error> {
-    let is_compressed = |state: &State| state.session.core.prepared_window_bits(message.len()).is_some();
-    match message {
-        _ if message.len() <= COPIED_LEN_MAX => state.session.put(message),
-        Payload::Prepared(_) => state.session.put(message),
-        Payload::Shared(_) | Payload::SharedText(_) if !is_compressed(state) => state.session.put(message),
-        _ => {
-            let (kind, payload) = message.parts();
-            state.send_borrowed(kind, payload)
-        }
-    }?;
-    notify_written(state, message);
-    Ok(())
 }
 
 pub(super) fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(), WebSocketError> {
