@@ -1,13 +1,10 @@
-//! The transport of a WebSocket: what was transferred, the tasks that wait for it, a peer that is slow, and how it ended.
+//! The transport of a WebSocket: what was transferred, the tasks that wait for it, and how it ended.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, Waker, ready};
 
-use super::clock;
-use super::config::SlowPeer;
 use super::flush;
 use super::session::Session;
-use super::slow::Slow;
 use super::waiters::{Waiter, Wakers};
 #[cfg(feature = "http2")]
 use crate::error::HttpError;
@@ -43,7 +40,6 @@ pub(super) struct Link {
     /// The task of the receiver. The transport and the timer keep its waker too; this one is kept as long, so that theirs is never
     /// the last reference to the task.
     receiver: WakerSlot,
-    slow: Slow,
     traffic: Traffic,
 }
 
@@ -66,14 +62,7 @@ enum LinkEnd {
 
 impl Link {
     pub(super) fn new(io: Io) -> Self {
-        Self {
-            io,
-            end: None,
-            wakers: None,
-            receiver: WakerSlot::default(),
-            slow: Slow::default(),
-            traffic: Traffic::default(),
-        }
+        Self { io, end: None, wakers: None, receiver: WakerSlot::default(), traffic: Traffic::default() }
     }
 
     // How it has ended.
@@ -198,13 +187,13 @@ impl Link {
     // Writing.
 
     /// Writes the queue, and the bytes that the transport itself has buffered. While the transport is full, it wakes all waiting tasks
-    /// later, and `task` if there is one.
+    /// later, and `task` if there is one. Also returns the number of bytes that it has accepted.
     pub(super) fn poll_write_all(
         &mut self,
         task: Option<(Waiter, &Context<'_>)>,
         session: &mut Session,
         deferred: &mut Deferred,
-    ) -> Poll<io::Result<()>> {
+    ) -> (usize, Poll<io::Result<()>>) {
         let mut total = 0;
         let written = loop {
             match self.poll_write_slices(task, session) {
@@ -217,10 +206,9 @@ impl Link {
                 Poll::Pending => break Poll::Pending,
             }
         };
-        self.count_written(total, session);
         // The transport is full, or the queue is empty: the connection holds no more than the queue.
         flush::put_buffer(session.core.take_buffer());
-        written
+        (total, written)
     }
 
     /// Writes the first slices of the queue; ready with 0 only if it is empty.
@@ -297,22 +285,14 @@ impl Link {
         self.io.poll_flush(&mut Context::from_waker(&waker))
     }
 
-    /// The transport has accepted `len` bytes.
-    pub(super) fn count_written(&mut self, len: usize, session: &mut Session) {
-        if len == 0 {
-            return;
-        }
+    /// `len` bytes were written.
+    pub(super) fn count_written(&mut self, len: usize) {
         self.traffic.bytes_sent += len as u64;
-        let is_waiting = self.slow.is_waiting();
-        if is_waiting && self.io.left_len().is_none() {
-            self.slow.accepted(len);
-        }
-        session.handle_written(is_waiting);
     }
 
-    /// Bytes that the transport itself may hold while it is full.
-    pub(super) fn buffered_len_max(&self) -> usize {
-        if self.io.left_len().is_some() { BUFFERED_LEN_MAX } else { 0 }
+    /// Bytes that have left a transport that buffers up to [`BUFFERED_LEN_MAX`], if it can tell.
+    pub(super) fn left_len(&self) -> Option<u64> {
+        self.io.left_len()
     }
 
     /// Whether the bytes before `end`, as [`Traffic::bytes_sent`] counts them, have left a transport that is full.
@@ -325,46 +305,6 @@ impl Link {
     /// Whether the transport has bytes that it has not passed on, or may have.
     pub(super) fn has_buffered_writes(&self) -> bool {
         self.io.has_buffered_writes()
-    }
-
-    // A peer that is slow.
-
-    /// Whether bytes wait for the transport.
-    #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.slow.is_waiting()
-    }
-
-    /// No bytes wait any more, because they are written or dropped: wakes the tasks that have waited for that.
-    #[inline]
-    pub(super) fn end_full(&mut self) {
-        if self.is_full() {
-            self.slow.clear();
-            self.wake_waiting();
-        }
-    }
-
-    /// Whether bytes have waited for longer than the policy allows.
-    pub(super) fn is_overdue(&self) -> bool {
-        self.slow.is_overdue(clock::now)
-    }
-
-    /// The transport is full, and `queued_len` bytes wait for it: ready when the peer is to be disconnected.
-    pub(super) fn poll_slow(
-        &mut self,
-        policy: &SlowPeer,
-        queued_len: usize,
-        task: Option<(Waiter, &Context<'_>)>,
-        deferred: &mut Deferred,
-    ) -> Poll<()> {
-        if self.slow.wait(policy, clock::now(), queued_len, self.io.left_len()) {
-            // It continues to write and watches the deadline, also when the future that sends is dropped.
-            self.wake_receiver(deferred);
-        }
-        let waker = task.map(|task| self.register(Some(task)));
-        // Without a task there is no timer: the flusher has one.
-        let mut cx = waker.as_ref().map(Context::from_waker);
-        self.slow.poll_disconnect(policy, cx.as_mut())
     }
 
     // Tasks that wait.
@@ -408,7 +348,7 @@ impl Link {
     }
 
     /// Wakes all tasks that wait for the transport.
-    fn wake_waiting(&self) {
+    pub(super) fn wake_waiting(&self) {
         if let Some(wakers) = &self.wakers {
             wakers.wake_all();
         }

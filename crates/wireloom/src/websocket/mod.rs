@@ -12,8 +12,9 @@
 //! message, neither while it waits. Messages that arrived together are received without a lock, and nothing is decoded while it is held:
 //!
 //! ```text
-//! state   link     the transport, what waits for it, a slow peer, how it ended; writes the queue of the session
+//! state   link     the transport, what waits for it, how it ended; writes the queue of the session
 //!         flush    whether all is written, and what will write the rest
+//!         slow     the deadlines of a peer that does not read
 //!         session  the outbound half of the core, closing, deadlines, events for an observer; no input or output
 //!         slot     (`active_receiver`) the state of the receiver while it waits; taken by the poll that reads and decodes
 //! ```

@@ -559,7 +559,7 @@ impl ActiveReceiver {
             return;
         }
         // After the close timeout, what the peer has not read is lost: senders that wait for it get an error.
-        let is_written = !state.session.core.wants_write() && !state.link.is_full();
+        let is_written = !state.session.core.wants_write() && !state.slow.is_waiting();
         state.close_link(if is_written { WebSocketError::Closed } else { WebSocketError::ConnectionLost });
         state.wake();
     }

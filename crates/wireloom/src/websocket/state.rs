@@ -26,13 +26,14 @@ use super::interned::{Kept, interned};
 use super::link::{self, Link};
 use super::observer::{self, NotificationQueue};
 use super::session::Session;
+use super::slow::Slow;
 use super::waiters::Waiter;
 use crate::deadline;
 use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded};
 use crate::memory::{Account, Category, Evict, Reservation};
 use crate::sync::{self, Arc, AtomicBool};
-use crate::transport::{Io, Linger};
+use crate::transport::{BUFFERED_LEN_MAX, Io, Linger};
 
 /// The length of the read that finds bytes behind a Close frame.
 const TRAILING_READ_LEN: usize = 64;
@@ -98,6 +99,7 @@ impl Shared {
                 session: Session::new(outbound, observer),
                 link,
                 flush,
+                slow: Slow::default(),
                 slot,
                 send_queue: Account::default().reservation(Category::SendQueue),
                 shared: shared.clone(),
@@ -143,7 +145,7 @@ impl Shared {
         // Nothing here is observed or needs a flusher.
         let state = &mut *self.state.lock_plain();
         state.flush.is_due()
-            && !state.link.is_full()
+            && !state.slow.is_waiting()
             && state.session.core.append_message(kind, payload, BATCH_LEN_MAX)
     }
 
@@ -372,6 +374,7 @@ pub(super) struct State {
     pub(super) session: Session,
     pub(super) link: Link,
     pub(super) flush: Flush,
+    pub(super) slow: Slow,
     pub(super) slot: ReceiverSlot,
     pub(super) deferred: Deferred,
     /// The memory of the queue.
@@ -489,7 +492,9 @@ impl State {
         if matches!(self.flush, Flush::Flushed) && !self.session.core.wants_write() {
             return Poll::Ready(Ok(()));
         }
-        match self.link.poll_write_all(task, &mut self.session, &mut self.deferred) {
+        let (len, written) = self.link.poll_write_all(task, &mut self.session, &mut self.deferred);
+        self.count_written(len);
+        match written {
             Poll::Pending => {
                 self.find_flusher();
                 self.poll_slow(task)
@@ -506,7 +511,23 @@ impl State {
     /// The queue is written, or dropped.
     fn end_flush(&mut self) {
         self.flush = Flush::Flushed;
-        self.link.end_full();
+        if self.slow.is_waiting() {
+            self.slow.clear();
+            self.link.wake_waiting();
+        }
+    }
+
+    /// The transport has accepted `len` bytes.
+    fn count_written(&mut self, len: usize) {
+        if len == 0 {
+            return;
+        }
+        self.link.count_written(len);
+        let was_full = self.slow.is_waiting();
+        if was_full && self.link.left_len().is_none() {
+            self.slow.accepted(len);
+        }
+        self.session.handle_written(was_full);
     }
 
     /// As [`poll_flush`](Self::poll_flush), but ready when the bytes are written that were queued at the first call, which sets `end`. Other
@@ -531,20 +552,31 @@ impl State {
     /// Called while the transport is full: ready when the peer has been slow for too long.
     fn poll_slow(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), WebSocketError>> {
         let queued_len = self.session.core.queued_len();
-        let held = self.session.core.queue_memory_len() + self.link.buffered_len_max();
+        // A transport that can tell what has left it buffers up to this.
+        let left_len = self.link.left_len();
+        let buffered_len_max = if left_len.is_some() { BUFFERED_LEN_MAX } else { 0 };
+        let held = self.session.core.queue_memory_len() + buffered_len_max;
         if self.send_queue.try_set(held).is_err() {
             // The transport is full and accepts no Close frame.
             self.reset(WebSocketError::Overloaded);
             return Poll::Ready(Err(WebSocketError::Overloaded));
         }
-        ready!(self.link.poll_slow(&self.config.slow_peer, queued_len, task, &mut self.deferred));
+        let policy = &self.config.slow_peer;
+        if self.slow.wait(policy, clock::now(), queued_len, left_len) {
+            // It continues to write and watches the deadline, also when the future that sends is dropped.
+            self.link.wake_receiver(&mut self.deferred);
+        }
+        // Without a task there is no timer: the flusher has one.
+        let waker = task.map(|task| self.link.register(Some(task)));
+        let mut cx = waker.as_ref().map(Context::from_waker);
+        ready!(self.slow.poll_disconnect(policy, cx.as_mut()));
         self.disconnect_slow();
         Poll::Ready(Err(WebSocketError::SlowPeer))
     }
 
     /// Whether a message that is sent now would wait for too long.
     pub(super) fn is_slow(&self) -> bool {
-        self.session.core.is_congested() || self.link.is_overdue()
+        self.session.core.is_congested() || self.slow.is_overdue(clock::now)
     }
 
     /// Sends a message whose payload is written from where it is; bytes that the transport does not accept are queued.
@@ -583,7 +615,7 @@ impl State {
 
     /// The transport has accepted `len` bytes that were not queued.
     fn count_direct_write(&mut self, len: usize) {
-        self.link.count_written(len, &mut self.session);
+        self.count_written(len);
         if self.link.has_buffered_writes() && matches!(self.flush, Flush::Flushed) {
             self.flush = Flush::Unflushed;
         }
@@ -776,7 +808,7 @@ impl State {
         match self.session.core.transport() {
             Transport::Open => false,
             // The transport itself still buffers frames, as TLS does. The close timeout ends that.
-            _ if self.link.is_full() && self.session.core.poll_timeout().is_some() => false,
+            _ if self.slow.is_waiting() && self.session.core.poll_timeout().is_some() => false,
             transport => {
                 self.link.shut_down(cx);
                 let has_exchanged = self.session.core.was_clean();
