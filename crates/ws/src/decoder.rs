@@ -579,25 +579,15 @@ mod tests {
     use super::*;
     use alloc::string::String;
     use alloc::vec;
+    use wireloom_testing::frame::Frame;
 
     fn server() -> Decoder {
         Decoder::new(Role::Client, false, &Limits::default())
     }
 
     fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
-        let key = MaskKey::new([0x11, 0x22, 0x83, 0x44]);
-        let mut bytes = vec![0; HEADER_LEN_MAX];
-        let header = Header {
-            fin: first & FIN != 0,
-            rsv: first >> 4 & 7,
-            opcode: Opcode::from_bits(first & 0xF).unwrap(),
-            mask: Some(key),
-            payload_len: payload.len() as u64,
-        };
-        let len = header.encode(bytes.as_mut_slice().try_into().unwrap());
-        bytes.truncate(len);
-        mask::extend(&mut bytes, payload, key);
-        bytes
+        let frame = Frame::new(first, payload).fin(first & FIN != 0).rsv(first >> 4);
+        frame.mask([0x11, 0x22, 0x83, 0x44]).bytes()
     }
 
     /// All messages and control frames of a stream that is fed `step` bytes at a time, with chunks joined.

@@ -11,6 +11,7 @@ use shuttle::future::{JoinHandle, block_on, spawn};
 use shuttle::rand::{Rng as _, thread_rng};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
+use wireloom_testing::frame::masked;
 use wireloom_ws::Role;
 use wireloom_ws::handshake::Negotiated;
 
@@ -36,11 +37,6 @@ const FRAME_LEN: usize = 2 + PAYLOAD.len();
 fn open(end: End) -> WebSocket {
     let io = if thread_rng().gen_bool(0.5) { Io::Tunnel(Box::new(end)) } else { Io::Other(Box::new(end)) };
     WebSocket::open(io, Role::Server, Negotiated::default(), None, Default::default(), &[])
-}
-
-/// A frame as a client may mask it.
-fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
-    [&[first, 0x80 | payload.len() as u8, 0, 0, 0, 0], payload].concat()
 }
 
 /// Runs `handler` driven, or as any other task.

@@ -4,13 +4,12 @@ use crate::config::Config;
 use crate::connection::Connection;
 use crate::deflate::{DeflateConfig, DeflateParams};
 use crate::error::{LimitExceeded, PeerMisbehaved};
-use crate::frame::{FIN, HEADER_LEN_MAX, Header};
 use crate::limits::Limits;
-use crate::mask::{self, MaskKey};
 use crate::opcode::Opcode;
 use alloc::string::String;
 use alloc::vec;
 use core::time::Duration;
+use wireloom_testing::frame::Frame;
 
 const NOW: Duration = Duration::ZERO;
 
@@ -22,19 +21,8 @@ fn reader(config: Config) -> Reader {
 }
 
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
-    let key = MaskKey::new([0x11, 0x22, 0x83, 0x44]);
-    let mut bytes = [0; HEADER_LEN_MAX];
-    let header = Header {
-        fin: first & FIN != 0,
-        rsv: 0,
-        opcode: Opcode::from_bits(first & 0xF).unwrap(),
-        mask: Some(key),
-        payload_len: payload.len() as u64,
-    };
-    let len = header.encode(&mut bytes);
-    let mut frame = bytes[..len].to_vec();
-    mask::extend(&mut frame, payload, key);
-    frame
+    let frame = Frame::new(first, payload).fin(first & 0x80 != 0).rsv(first >> 4);
+    frame.mask([0x11, 0x22, 0x83, 0x44]).bytes()
 }
 
 /// Reads `wire` into the space of the reader. Returns whether that completed a message.
