@@ -68,7 +68,6 @@ type Found = Result<bool, Box<WebSocketError>>;
 
 impl Receiver {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        shared.add_half();
         Self { shared, active: None }
     }
 
@@ -615,7 +614,7 @@ impl Drop for Receiver {
         // Dropped after the unlock.
         let _unused = state.slot.put_dropped(self.active.take());
         state.count_read_buffer();
-        self.shared.drop_half(&mut state);
+        state.drop_half();
         receive_in_task(&self.shared, state);
     }
 }
@@ -644,7 +643,7 @@ pub(super) fn receive_in_task(shared: &Arc<Shared>, mut state: Guard<'_, State>)
 async fn discard_all(shared: Arc<Shared>) {
     let mut active = None;
     poll_fn(|cx| {
-        if !shared.has_halves() {
+        if shared.lock().halves == 0 {
             // Ends it once all is written.
             let _ = shared.poll_ended(Waiter::RECEIVER, cx);
         }

@@ -34,8 +34,7 @@ pub struct Sender {
 
 impl Sender {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        shared.add_half();
-        let waiter = shared.next_waiter();
+        let waiter = shared.add_sender();
         Self { shared, waiter }
     }
 
@@ -386,7 +385,7 @@ impl Drop for Sender {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.link.remove(self.waiter);
-        if self.shared.drop_half(&mut state) {
+        if state.drop_half() {
             // The receiver was dropped before, maybe outside of the runtime.
             receive_in_task(&self.shared, state);
         }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -61,8 +61,6 @@ pub(crate) struct Shared {
     /// A server that shuts down has sent its Close frame. Messages that arrive are read and dropped until the peer's Close frame or the
     /// close timeout: closing a socket with unread bytes would reset the connection.
     is_discarding: AtomicBool,
-    /// The receiver and the senders that live.
-    halves: AtomicU32,
     is_observed: bool,
     /// `None` if neither a subprotocol nor compression was negotiated.
     negotiated: Option<std::sync::Arc<Negotiated>>,
@@ -104,12 +102,12 @@ impl Shared {
                 send_queue: Account::default().reservation(Category::SendQueue),
                 shared: shared.clone(),
                 config,
+                halves: 1,
                 last_waiter: Waiter::RECEIVER,
                 deferred: Deferred::default(),
             }),
             more_buffered: AtomicBool::new(false),
             is_discarding: AtomicBool::new(false),
-            halves: AtomicU32::new(0),
             is_observed,
             negotiated: (negotiated != Negotiated::default()).then(|| interned(negotiated, &NEGOTIATED)),
         })
@@ -159,30 +157,11 @@ impl Shared {
         self.state.with(|state| state.session.take_compression_cost())
     }
 
-    /// Another half lives.
-    pub(super) fn add_half(&self) {
-        self.halves.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A half is dropped. True if it was the last one, which sends the Close frame.
-    pub(super) fn drop_half(&self, state: &mut State) -> bool {
-        let is_last = self.halves.fetch_sub(1, Ordering::AcqRel) == 1;
-        if is_last {
-            state.close_dropped();
-        }
-        is_last
-    }
-
-    /// Whether the receiver or a sender lives.
-    pub(super) fn has_halves(&self) -> bool {
-        self.halves.load(Ordering::Acquire) > 0
-    }
-
     /// Ready when the transport is not needed any more. Once both halves are dropped, this writes the queue.
     pub(super) fn poll_ended(&self, waiter: Waiter, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         // The half that is dropped last queues a Close frame, unless there was one.
-        let is_dropped = !self.has_halves() && !state.session.core.is_open();
+        let is_dropped = state.halves == 0 && !state.session.core.is_open();
         if is_dropped && !state.link.is_closed() && state.poll_flush(Some((waiter, cx))).is_ready() {
             state.end_dropped();
         }
@@ -192,6 +171,14 @@ impl Shared {
         drop(state);
         drop(io);
         Poll::Ready(())
+    }
+
+    /// Another sender lives; returns its number among those that wait for the transport.
+    pub(super) fn add_sender(&self) -> Waiter {
+        self.state.with(|state| {
+            state.halves += 1;
+            state.last_waiter.advance()
+        })
     }
 
     /// The number of another future that waits for the transport.
@@ -379,6 +366,8 @@ pub(super) struct State {
     pub(super) deferred: Deferred,
     /// The memory of the queue.
     send_queue: Reservation,
+    /// The receiver and the senders that live.
+    pub(super) halves: u32,
     last_waiter: Waiter,
     shared: Weak<Shared>,
     /// Shared by the WebSockets of a server.
@@ -839,6 +828,15 @@ impl State {
         let latest = Instant::now() + TRAILING_TIMEOUT;
         let deadline = self.session.poll_timeout().map_or(latest, |deadline| deadline.min(latest));
         self.linger_in_task(WebSocketError::Closed, Linger::until(Some(deadline), TRAILING_LEN_MAX));
+    }
+
+    /// A half is dropped. True if it was the last one, which sends the Close frame.
+    pub(super) fn drop_half(&mut self) -> bool {
+        self.halves -= 1;
+        if self.halves == 0 {
+            self.close_dropped();
+        }
+        self.halves == 0
     }
 
     /// Both halves are dropped: queues the Close frame, and ends the connection unless a task can continue with it.
