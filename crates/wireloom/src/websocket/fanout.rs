@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use wireloom_ws::{Outbound, PreparedFrame};
 
+use super::config::IoUring;
 use super::prepared::PreparedMessage;
 use super::sender::{Sender, flush_now};
 use super::state::State;
@@ -249,8 +250,8 @@ impl<'m> Submission<'m> {
 
     /// Whether the frames of this member may be written together with those of others.
     fn fits(&self, direct: &Direct<'m>) -> bool {
-        let is_short = !direct.state.link.encrypts() || direct.frames.len <= ENCRYPTED_LEN_MAX;
-        is_short && direct.state.uses_ring()
+        let is_short = !direct.state.link.io.encrypts() || direct.frames.len <= ENCRYPTED_LEN_MAX;
+        is_short && direct.state.config.io_uring != IoUring::Off
     }
 
     /// Adds a locked member. May write the submission.
@@ -263,7 +264,7 @@ impl<'m> Submission<'m> {
         let mut records = std::mem::take(&mut self.records);
         let start = records.len();
         let bytes = self.bytes(&direct.frames);
-        if let Some(content) = direct.state.link.encrypt(bytes, &mut records).transpose() {
+        if let Some(content) = direct.state.link.io.encrypt(bytes, &mut records).transpose() {
             direct.records = Some(Records { place: start..records.len(), content });
         }
         self.records = records;
@@ -298,7 +299,7 @@ impl<'m> Submission<'m> {
             Some(records) => &self.records[records.place.clone()],
             None => self.bytes(&direct.frames),
         };
-        Some(ring::Write { socket: direct.state.link.socket()?, bytes })
+        Some(ring::Write { socket: direct.state.link.io.socket()?, bytes })
     }
 }
 
@@ -316,8 +317,10 @@ impl<'m> Direct<'m> {
     /// Returns what the transport has accepted. The flush that follows writes the other records.
     fn finish_records(&mut self, records: Records, outcome: ring::Outcome) -> io::Result<usize> {
         let content = records.content?;
-        if let Some(written) = outcome {
-            self.state.link.handle_records_written(written)?;
+        match outcome {
+            Some(Ok(len)) => self.state.link.io.records_written(len),
+            Some(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            _ => {}
         }
         Ok(content)
     }

@@ -11,7 +11,6 @@ use crate::error::HttpError;
 use crate::error::WebSocketError;
 use crate::guard::{Deferred, WakerSlot};
 use crate::sync::Arc;
-use crate::transport::ring::Socket;
 use crate::transport::{BUFFERED_LEN_MAX, Io, Linger};
 
 /// Slices per write.
@@ -32,7 +31,7 @@ pub struct Traffic {
 
 /// A transport, whose writes wake all waiting tasks when it accepts bytes again.
 pub(super) struct Link {
-    io: Io,
+    pub(super) io: Io,
     /// `None` while the transport reads and writes.
     end: Option<Box<LinkEnd>>,
     /// Created when a task first has to wait for the transport.
@@ -40,7 +39,7 @@ pub(super) struct Link {
     /// The task of the receiver. The transport and the timer keep its waker too; this one is kept as long, so that theirs is never
     /// the last reference to the task.
     receiver: WakerSlot,
-    traffic: Traffic,
+    pub(super) traffic: Traffic,
 }
 
 /// How the transport has ended (RFC 6455 §7.1.1). The state of the WebSocket is the core's.
@@ -138,37 +137,6 @@ impl Link {
         std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())))
     }
 
-    /// Whether the stream that is the transport has failed.
-    pub(super) fn is_reset(&self) -> bool {
-        self.io.is_disconnected()
-    }
-
-    // What the transport is, and what it has transferred.
-
-    /// Whether the transport is a stream of HTTP/2.
-    pub(super) fn is_tunnel(&self) -> bool {
-        matches!(self.io, Io::Tunnel(_))
-    }
-
-    /// Whether bytes wait in the kernel for room at the peer.
-    pub(super) fn has_unsent(&self) -> bool {
-        self.io.has_unsent()
-    }
-
-    /// The socket, if the transport is nothing but that, or TLS over it.
-    pub(super) fn socket(&self) -> Option<Socket<'_>> {
-        self.io.socket()
-    }
-
-    pub(super) fn traffic(&self) -> Traffic {
-        self.traffic
-    }
-
-    /// `len` bytes were read.
-    pub(super) fn count_read(&mut self, len: usize) {
-        self.traffic.bytes_received += len as u64;
-    }
-
     // Reading.
 
     /// Reads. If reads of this transport may wait for a write, a write wakes the task of the receiver too.
@@ -180,7 +148,7 @@ impl Link {
         } else {
             ready!(self.io.poll_read(cx, bytes))?
         };
-        self.count_read(len);
+        self.traffic.bytes_received += len as u64;
         Poll::Ready(Ok(len))
     }
 
@@ -245,31 +213,9 @@ impl Link {
         written.map(|written| written.and_then(not_zero))
     }
 
-    /// Writes the bytes that the transport accepts at once. The caller [counts](Self::count_written) them.
+    /// Writes the bytes that the transport accepts at once. The caller counts them.
     pub(super) fn try_write(&mut self, slices: &[&[u8]]) -> io::Result<usize> {
         with_io_slices(slices, |slices| self.io.try_write(slices)).and_then(not_zero)
-    }
-
-    /// Whether the transport encrypts what it writes.
-    pub(super) fn encrypts(&self) -> bool {
-        self.io.encrypts()
-    }
-
-    /// Encrypts `bytes`, if the transport is TLS, and appends the records to `into`, to be written to the [`socket`](Self::socket) in place
-    /// of the bytes. [`handle_records_written`](Self::handle_records_written) follows. Returns how many of `bytes` the transport has
-    /// accepted.
-    pub(super) fn encrypt(&mut self, bytes: &[u8], into: &mut Vec<u8>) -> io::Result<Option<usize>> {
-        self.io.encrypt(bytes, into)
-    }
-
-    /// The records were written with this result; a flush writes the rest.
-    pub(super) fn handle_records_written(&mut self, written: io::Result<usize>) -> io::Result<()> {
-        match written {
-            Ok(len) => self.io.records_written(len),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-        Ok(())
     }
 
     /// Writes the bytes that the transport itself has buffered.
@@ -285,26 +231,11 @@ impl Link {
         self.io.poll_flush(&mut Context::from_waker(&waker))
     }
 
-    /// `len` bytes were written.
-    pub(super) fn count_written(&mut self, len: usize) {
-        self.traffic.bytes_sent += len as u64;
-    }
-
-    /// Bytes that have left a transport that buffers up to [`BUFFERED_LEN_MAX`], if it can tell.
-    pub(super) fn left_len(&self) -> Option<u64> {
-        self.io.left_len()
-    }
-
     /// Whether the bytes before `end`, as [`Traffic::bytes_sent`] counts them, have left a transport that is full.
     pub(super) fn has_written(&self, end: u64) -> bool {
         // A transport that buffers has written bytes when as many others have followed as it can buffer.
         let buffered_len = if self.io.buffers_writes() { BUFFERED_LEN_MAX } else { 0 };
         self.traffic.bytes_sent >= end.saturating_add(buffered_len as u64)
-    }
-
-    /// Whether the transport has bytes that it has not passed on, or may have.
-    pub(super) fn has_buffered_writes(&self) -> bool {
-        self.io.has_buffered_writes()
     }
 
     // Tasks that wait.

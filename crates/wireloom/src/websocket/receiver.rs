@@ -23,7 +23,7 @@ use crate::deadline::Timer;
 use crate::error::WebSocketError;
 use crate::guard::Guard;
 use crate::sync;
-use crate::transport::buffer;
+use crate::transport::{Io, buffer};
 
 /// After a longer message another one of its length is expected. The read for its header is short then, and the rest of the message
 /// is read directly to its place.
@@ -136,7 +136,7 @@ impl Receiver {
 
     /// Bytes transferred so far in each direction.
     pub fn traffic(&self) -> Traffic {
-        self.shared.lock().link.traffic()
+        self.shared.lock().link.traffic
     }
 
     /// The fast path: finds the next message if it is buffered whole, as most are.
@@ -253,7 +253,7 @@ impl ActiveReceiver {
         let has_waited = self.budget.is_waiting();
         ready!(self.budget.poll_paid(&self.account, cx));
         // RFC 8441 §5: the reset of a stream is that of a TCP connection, which loses what was not received.
-        if has_waited && shared.lock().link.is_reset() {
+        if has_waited && shared.lock().link.io.is_disconnected() {
             self.free();
         }
         Poll::Ready(())
@@ -308,7 +308,7 @@ impl ActiveReceiver {
     /// Whether much has been read since the close timeout expired. The peer's Close frame may have arrived before that, while this
     /// end was not polled.
     fn has_read_enough(&mut self, state: &State) -> bool {
-        let received = state.link.traffic().bytes_received;
+        let received = state.link.traffic.bytes_received;
         received - *self.read_before_timeout.get_or_insert(received) >= READ_AFTER_TIMEOUT_LEN
     }
 
@@ -486,7 +486,8 @@ impl ActiveReceiver {
     /// The next reads are longer, where each is a system call. A server's connection has turns, in which it reads no more.
     #[cold]
     fn lengthen_buffer(&mut self, state: &State) {
-        let is_due = !self.account.has_turns() && !state.link.is_tunnel() && !self.reader.has_input();
+        let is_due =
+            !self.account.has_turns() && !matches!(state.link.io, Io::Tunnel(_)) && !self.reader.has_input();
         if is_due && let Some(bytes) = buffer::take_longer(self.reader.buffer_len()) {
             self.reader.take_buffer().into_iter().for_each(buffer::give_bytes);
             self.reader.set_buffer(bytes);

@@ -333,12 +333,12 @@ impl Sender {
 
     /// As [`traffic`](Self::traffic), without waiting.
     pub fn try_traffic(&self) -> Option<Traffic> {
-        self.shared.try_lock().map(|state| state.link.traffic())
+        self.shared.try_lock().map(|state| state.link.traffic)
     }
 
     /// Bytes transferred so far in each direction.
     pub fn traffic(&self) -> Traffic {
-        self.shared.lock().link.traffic()
+        self.shared.lock().link.traffic
     }
 
     /// Messages that were dropped by [`SlowPeer::DropNewest`].
@@ -353,7 +353,7 @@ impl Sender {
             return Poll::Ready(Err(error.clone()));
         }
         // The other policies do not wait.
-        if !matches!(state.slow_peer(), SlowPeer::Wait { .. }) || !state.session.core.is_congested() {
+        if !matches!(state.config.slow_peer, SlowPeer::Wait { .. }) || !state.session.core.is_congested() {
             return Poll::Ready(Ok(()));
         }
         match state.poll_flush(Some((self.waiter, cx))) {
@@ -538,7 +538,7 @@ pub(super) fn flush_now(state: &mut State) -> Result<Sent, WebSocketError> {
     if let Poll::Ready(written) = state.poll_flush(None) {
         return written.map(|()| Sent::Done);
     }
-    Ok(match state.slow_peer() {
+    Ok(match state.config.slow_peer {
         SlowPeer::Wait { .. } => Sent::Queued,
         _ => Sent::Done,
     })
@@ -547,7 +547,7 @@ pub(super) fn flush_now(state: &mut State) -> Result<Sent, WebSocketError> {
 /// Ready with `true` when the message was queued, and with `false` when the policy has dropped it; pending when there is no room.
 #[inline(always)]
 fn queue(state: &mut State, outgoing: Outgoing<'_>) -> Queued {
-    let waits = match state.slow_peer() {
+    let waits = match state.config.slow_peer {
         SlowPeer::Wait { .. } => true,
         SlowPeer::DropNewest { .. } => matches!(outgoing, Outgoing::Fragment(..)),
         SlowPeer::Disconnect { .. } => false,
@@ -583,7 +583,7 @@ fn queue_after_flush(state: &mut State, outgoing: Outgoing<'_>, waits: bool) -> 
     if let queued @ Poll::Ready(_) = try_queue(state, outgoing, waits) {
         return queued;
     }
-    match state.slow_peer() {
+    match state.config.slow_peer {
         SlowPeer::DropNewest { .. } if !waits => {
             state.count_dropped();
             Poll::Ready(Ok(false))

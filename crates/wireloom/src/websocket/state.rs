@@ -20,7 +20,7 @@ use wireloom_ws::{CloseCode, Connection, IdleInbound, Kind, PreparedFrame, Trans
 
 use super::active_receiver::{ActiveReceiver, ReceiverSlot};
 use super::clock;
-use super::config::{IoUring, SharedConfig, SlowPeer, WebSocketConfig};
+use super::config::{SharedConfig, WebSocketConfig};
 use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::interned::{Kept, interned};
 use super::link::{self, Link};
@@ -90,7 +90,7 @@ impl Shared {
             slot = ReceiverSlot::Waiting(ActiveReceiver::with_input(inbound, arrived));
         }
         if !arrived.is_empty() {
-            link.count_read(arrived.len());
+            link.traffic.bytes_received = arrived.len() as u64;
         }
         Arc::new_cyclic(|shared| Self {
             state: Guarded::new(State {
@@ -371,7 +371,7 @@ pub(super) struct State {
     last_waiter: Waiter,
     shared: Weak<Shared>,
     /// Shared by the WebSockets of a server.
-    config: Arc<WebSocketConfig>,
+    pub(super) config: Arc<WebSocketConfig>,
 }
 
 impl State {
@@ -511,9 +511,9 @@ impl State {
         if len == 0 {
             return;
         }
-        self.link.count_written(len);
+        self.link.traffic.bytes_sent += len as u64;
         let was_full = self.slow.is_waiting();
-        if was_full && self.link.left_len().is_none() {
+        if was_full && self.link.io.left_len().is_none() {
             self.slow.accepted(len);
         }
         self.session.handle_written(was_full);
@@ -526,12 +526,12 @@ impl State {
         end: &mut Option<u64>,
         task: Option<(Waiter, &Context<'_>)>,
     ) -> Poll<Result<(), WebSocketError>> {
-        let queued_end = self.link.traffic().bytes_sent + self.session.core.queued_len() as u64;
+        let queued_end = self.link.traffic.bytes_sent + self.session.core.queued_len() as u64;
         let is_first = end.is_none();
         let end = *end.get_or_insert(queued_end);
         let flushed = self.poll_flush(task);
         let is_sent = match &flushed {
-            Poll::Ready(Err(WebSocketError::Closed)) => !is_first && self.link.traffic().bytes_sent >= end,
+            Poll::Ready(Err(WebSocketError::Closed)) => !is_first && self.link.traffic.bytes_sent >= end,
             Poll::Pending => self.link.has_written(end),
             Poll::Ready(_) => false,
         };
@@ -542,7 +542,7 @@ impl State {
     fn poll_slow(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), WebSocketError>> {
         let queued_len = self.session.core.queued_len();
         // A transport that can tell what has left it buffers up to this.
-        let left_len = self.link.left_len();
+        let left_len = self.link.io.left_len();
         let buffered_len_max = if left_len.is_some() { BUFFERED_LEN_MAX } else { 0 };
         let held = self.session.core.queue_memory_len() + buffered_len_max;
         if self.send_queue.try_set(held).is_err() {
@@ -605,7 +605,7 @@ impl State {
     /// The transport has accepted `len` bytes that were not queued.
     fn count_direct_write(&mut self, len: usize) {
         self.count_written(len);
-        if self.link.has_buffered_writes() && matches!(self.flush, Flush::Flushed) {
+        if self.link.io.has_buffered_writes() && matches!(self.flush, Flush::Flushed) {
             self.flush = Flush::Unflushed;
         }
     }
@@ -614,15 +614,10 @@ impl State {
     pub(super) fn can_write_prepared(&self) -> bool {
         self.session.core.can_write_prepared()
             && self.link.write_error().is_none()
-            && self.link.socket().is_some()
+            && self.link.io.socket().is_some()
             && matches!(self.flush, Flush::Flushed)
-            && !self.link.has_buffered_writes()
+            && !self.link.io.has_buffered_writes()
             && !self.session.is_observed()
-    }
-
-    /// Whether batches of writes may use io_uring.
-    pub(super) fn uses_ring(&self) -> bool {
-        self.config.io_uring != IoUring::Off
     }
 
     /// A single write of these frames, of `len` bytes, has had this result; [`can_write_prepared`](Self::can_write_prepared) was true
@@ -673,12 +668,6 @@ impl State {
             return;
         }
         *counted = kib;
-    }
-
-    /// The policy for a slow peer.
-    #[inline]
-    pub(super) fn slow_peer(&self) -> &SlowPeer {
-        &self.config.slow_peer
     }
 
     pub(super) fn count_dropped(&mut self) {
@@ -818,7 +807,7 @@ impl State {
         }
         match self.link.poll_read(cx, &mut [0; TRAILING_READ_LEN]) {
             Poll::Ready(read) => matches!(read, Ok(1..)),
-            Poll::Pending => self.link.has_unsent(),
+            Poll::Pending => self.link.io.has_unsent(),
         }
     }
 
