@@ -328,7 +328,7 @@ impl ActiveReceiver {
             return false;
         }
         let inflated_before = self.reader.inbound().inflated_len();
-        let (mut has_applied, mut controls) = (false, 0);
+        let mut controls = 0;
         let found = loop {
             if controls == CONTROLS_PER_PAYMENT {
                 break false;
@@ -338,20 +338,16 @@ impl ActiveReceiver {
                 Ok(Step::Message) => break true,
                 Ok(Step::Control(mut event)) => {
                     controls += 1;
+                    let mut state = shared.lock_plain();
+                    state.session.handle_control(&mut event);
                     let is_close = matches!(event, Event::Close(_));
                     if shared.is_observed() {
-                        let mut state = shared.lock();
-                        state.session.handle_control(&mut event);
                         let notification = control_notification(&event);
                         self.queue_frames(&mut state.session);
                         notification.into_iter().for_each(|event| state.session.queue_notification(|| event));
-                    } else {
-                        has_applied = true;
-                        shared.apply(|state| state.session.handle_control(&mut event));
                     }
                     if is_close {
-                        let trailing = self.reader.take_input();
-                        shared.apply(|state| state.session.core.handle_trailing(trailing.len()));
+                        state.session.core.handle_trailing(self.reader.take_input().len());
                     }
                 }
                 // A step of a long message is counted and paid for before the next one.
@@ -371,7 +367,7 @@ impl ActiveReceiver {
             self.report_read(shared, false);
         }
         let has_more = self.has_more(mode);
-        if has_applied && (found || has_more) {
+        if controls > 0 && (found || has_more) {
             // Answers to control frames need a flusher. The next read flushes them, unless it comes after a message.
             drop(shared.lock());
         }

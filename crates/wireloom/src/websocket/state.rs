@@ -32,7 +32,7 @@ use crate::deadline;
 use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded};
 use crate::memory::{Account, Category, Evict, Reservation};
-use crate::sync::{self, Arc, AtomicBool};
+use crate::sync::{self, Arc, AtomicBool, MutexGuard};
 use crate::transport::{BUFFERED_LEN_MAX, Io, Linger};
 
 /// The length of the read that finds bytes behind a Close frame.
@@ -126,8 +126,8 @@ impl Shared {
     }
 
     /// The state, for effects of frames that have arrived. Flushing and notifying is left to the next [`lock`](Self::lock).
-    pub(super) fn apply<T>(&self, run: impl FnOnce(&mut State) -> T) -> T {
-        self.state.with(run)
+    pub(super) fn lock_plain(&self) -> MutexGuard<'_, State> {
+        self.state.lock_plain()
     }
 
     fn with_notifications<T>(&self, run: impl FnOnce(&mut NotificationQueue) -> Option<T>) -> Option<T> {
