@@ -442,9 +442,14 @@ impl Outbound {
     /// nothing was queued: call one of the other sends. `payload` must be UTF-8 if it is sent as text; this is not checked.
     #[inline(always)]
     pub fn append_message(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
+        let Sender { processing: None, fragmented: None, append_len_max, queue, .. } = &mut self.sender
+        else {
+            // Masked, compressed or logged, or behind a fragment.
+            return false;
+        };
         // Payloads queued by reference are not counted: the caller flushes them first.
-        let len_max = batch_len_max.min(self.sender.append_len_max());
-        self.is_open() && self.sender.queue.append(FIN | kind.opcode() as u8, payload, len_max)
+        let len_max = batch_len_max.min(*append_len_max as usize);
+        self.closing.is_none() && queue.append(FIN | kind.opcode() as u8, payload, len_max)
     }
 
     /// Sends a binary message without copying it, where the role allows: a client has to mask, and what is compressed or

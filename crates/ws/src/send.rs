@@ -29,15 +29,15 @@ pub(crate) struct Sender {
     queued_len_max: usize,
     /// The fast path appends only to a shorter queue, in bytes: one that is not congested, and in which the longest frame of the fast path
     /// does not exceed `queued_len_max`.
-    append_len_max: u32,
+    pub(crate) append_len_max: u32,
     /// `None` if payloads are sent unchanged, neither masked nor compressed, and headers are not logged.
-    processing: Option<Box<Processing>>,
-    fragmented: Option<Fragmented>,
+    pub(crate) processing: Option<Box<Processing>>,
+    pub(crate) fragmented: Option<Fragmented>,
 }
 
 /// The message that is being sent in fragments.
 #[derive(Clone, Copy)]
-struct Fragmented {
+pub(crate) struct Fragmented {
     kind: Kind,
     is_compressed: bool,
     /// Its first frame was queued.
@@ -46,7 +46,7 @@ struct Fragmented {
 
 /// The steps between a payload and its frame.
 #[derive(Default)]
-struct Processing {
+pub(crate) struct Processing {
     /// Masking keys of a client; `None` for a server (RFC 6455 §5.3).
     keys: Option<MaskKeys>,
     deflate: Option<Deflate>,
@@ -105,13 +105,6 @@ impl Sender {
             self.queue_frame(true, 0, kind.opcode(), payload);
         }
         Ok(())
-    }
-
-    /// The fast path appends to a shorter queue, in bytes: to none while payloads are processed, or a message is under way in fragments.
-    #[inline(always)]
-    pub(crate) fn append_len_max(&self) -> usize {
-        let is_plain = self.processing.is_none() && self.fragmented.is_none();
-        if is_plain { self.append_len_max as usize } else { 0 }
     }
 
     /// Sends a message in one frame; a long payload is queued by reference.
