@@ -103,8 +103,11 @@ impl NotificationQueue {
         Self { observer: Some(observer), ..Self::default() }
     }
 
+    /// An event, unless the connection has ended: nothing follows [`ObserverEvent::CloseDone`].
     pub(super) fn push(&mut self, event: ObserverEvent) {
-        self.events.push_back(event);
+        if self.close < CloseEvents::Done {
+            self.events.push_back(event);
+        }
     }
 
     /// Frames that were written, and the end of the connection if it has just begun.
@@ -132,12 +135,10 @@ impl NotificationQueue {
         is_first
     }
 
-    /// The connection has ended: nothing follows.
+    /// The connection has ended.
     pub(super) fn push_end(&mut self, end: End) {
-        if self.close < CloseEvents::Done {
-            self.close = CloseEvents::Done;
-            self.push(ObserverEvent::CloseDone(end));
-        }
+        self.push(ObserverEvent::CloseDone(end));
+        self.close = CloseEvents::Done;
     }
 
     /// Whether events wait and no thread delivers them.
@@ -223,5 +224,25 @@ fn trace(event: &ObserverEvent) {
         | ObserverEvent::PongRead { .. }
         | ObserverEvent::MessageRead { .. }
         | ObserverEvent::MessageWritten { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wireloom_ws::Cause;
+
+    use super::*;
+
+    // A task that takes the place of a receiver finds the end again, while the transport lingers.
+    #[test]
+    fn nothing_is_reported_behind_the_end() {
+        let mut queue = NotificationQueue::default();
+        let end = End { by: Initiator::Transport, cause: Cause::TransportClosed };
+        queue.push_end(end.clone());
+        queue.push(ObserverEvent::Error(WebSocketError::ConnectionLost));
+        queue.push_end(end);
+        assert!(queue.begin_delivery().is_some());
+        assert!(matches!(queue.next_delivery(), Some((ObserverEvent::CloseDone(_), _))));
+        assert!(queue.next_delivery().is_none());
     }
 }
