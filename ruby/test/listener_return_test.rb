@@ -4,7 +4,7 @@ require_relative "test_helper"
 require "open3"
 require "rbconfig"
 
-# Listeners that never return, in a Fiber that is abandoned, and listeners and conversions that return several times, by a continuation: what
+# Listeners and constructors that never return, in a Fiber that is abandoned, and those and conversions that return several times, by a continuation: what
 # the calls below them hold in memory outside of Ruby's would be lost, or freed several times.
 class ListenerReturnTest < Wireloom::TestCase
   # Each defines `work`, which calls a listener with something of 160 kB or more under way.
@@ -52,6 +52,28 @@ class ListenerReturnTest < Wireloom::TestCase
         client = HTTP2::Client.new
         client.on(:frame) { |frame| pause.call if frame.getbyte(3) == 9 }
         client.new_stream.headers(fields)
+      end
+    RUBY
+    "the text of an exception" => <<~'RUBY',
+      require "wireloom"
+      client = Wireloom::HTTP2::Client.new
+      stream = client.request([%w[:method GET], %w[:scheme http], %w[:authority x], %w[:path /]])
+      code = ("x" * 180_000).to_sym
+      now = nil
+      ArgumentError.prepend(Module.new { define_method(:initialize) { |*given| super(*given).tap { now.call } } })
+      work = lambda do |pause|
+        now = pause
+        client.reset(stream, code)
+      end
+    RUBY
+    "the text of an exception of http-2" => <<~'RUBY',
+      require "wireloom/drop_in/http_2"
+      code = Class.new { define_method(:inspect) { "x" * 180_000 } }.new
+      now = nil
+      HTTP2::Error::Error.prepend(Module.new { define_method(:initialize) { |*given| super(*given).tap { now.call } } })
+      work = lambda do |pause|
+        now = pause
+        HTTP2::Framer.new.generate({ type: :rst_stream, stream: 1, error: code })
       end
     RUBY
     "the streams of http-2 whose windows change" => <<~'RUBY'

@@ -990,6 +990,12 @@ class SoundnessTest < Wireloom::TestCase
     assert_match(/strings::check_coderange\(/, sources["lib.rs"])
   end
 
+  # What a program may override runs where nothing is held.
+  def test_exceptions_are_made_in_one_place
+    assert_nowhere(/new_instance\(\((?!\))/, except: %w[guard.rs protocol_websocket/names.rs])
+    assert_equal 1, sources["guard.rs"].scan("new_instance(").size
+  end
+
   # What raises for an interrupt is called under `protect`, where nothing is skipped.
   def test_interrupts_are_caught
     blocking = /rb_thread_(wait_for|check_ints|schedule|sleep|call_without_gvl\b|fd_)|rb_nogvl/

@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::exclusive::LostInFork;
 use crate::held::Immortal;
+use crate::strings;
 
 static ERROR: Immortal<ExceptionClass> = Immortal::new();
 static INTERNAL_ERROR: Immortal<ExceptionClass> = Immortal::new();
@@ -79,17 +80,32 @@ pub(crate) unsafe fn enter(work: impl FnOnce(&Ruby) -> Result<Value, Error>) -> 
         Ok(Err(error)) => error,
         Err(panic) => internal_error(&ruby, panic),
     };
-    let error = made(error);
+    // `initialize` may throw, and another thread may kill this one meanwhile: `resume_error` would end the process.
+    let error = made(&ruby, error);
     // SAFETY: the error is moved in, and nothing else is alive.
     unsafe { resume_error(error) }
 }
 
-/// The error with its exception made, or what ended that: `initialize` may throw, and another thread may kill this one meanwhile.
-/// `resume_error` would end the process.
-fn made(error: Error) -> Error {
-    let ErrorType::Error(class, message) = error.error_type() else { return error };
-    let exception: Result<Exception, Error> = class.new_instance((message.as_ref(),));
-    exception.map_or_else(|error| error, Error::from)
+/// The error with its exception made, or what ended that.
+pub(crate) fn made(ruby: &Ruby, error: Error) -> Error {
+    exception(ruby, error).map_or_else(|error| error, Error::from)
+}
+
+/// The exception of an error, made where it was not yet. The memory of its message is freed before: `initialize` is the program's, and may
+/// never return, in a Fiber that is abandoned, or return twice, by a continuation.
+///
+/// # Errors
+/// What is no exception, and what ended `initialize`.
+pub(crate) fn exception(ruby: &Ruby, error: Error) -> Result<Exception, Error> {
+    let (class, message) = match error.error_type() {
+        ErrorType::Error(class, message) => {
+            (*class, strings::protected(ruby, |ruby| strings::text(ruby, message)))
+        }
+        ErrorType::Exception(exception) => return Ok(*exception),
+        ErrorType::Jump(_) => return Err(error),
+    };
+    drop(error);
+    class.new_instance((message?,))
 }
 
 /// The same for a method of `rb_self`.

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use magnus::error::ErrorType;
 use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
-use magnus::{Class, Error, Exception, RArray, RHash, RString, Ruby, TryConvert, Value};
+use magnus::{Error, RArray, RHash, RString, Ruby, TryConvert, Value};
 use rb_sys::{ID, VALUE};
 
 use super::flow::{self, Window};
@@ -14,6 +14,7 @@ use super::names::names;
 use super::objects::{NIL, call, call_super, class_of, get, integer, number, set, set_new, string, value};
 use super::steps::{self, ConnectionStep, Steps, StreamStep};
 use super::stream::{self as streams, Sides};
+use crate::guard::made;
 use crate::hpack;
 
 const FALSE: VALUE = rb_sys::Qfalse as VALUE;
@@ -367,12 +368,9 @@ pub(super) fn decode(ruby: &Ruby, connection: VALUE, data: RString) -> Result<Op
 /// The error of the gem for one of `Wireloom::HPACK`.
 #[cold]
 fn compression_error(ruby: &Ruby, error: Error) -> Error {
-    match error.error_type() {
-        ErrorType::Error(class, message) if hpack::is_error(ruby, *class) => {
-            let made: Result<Exception, Error> =
-                names().compression_error.get().new_instance((message.to_string(),));
-            made.map_or_else(|error| error, Error::from)
-        }
-        _ => error,
-    }
+    let message = match error.error_type() {
+        ErrorType::Error(class, message) if hpack::is_error(ruby, *class) => message.clone(),
+        _ => return error,
+    };
+    made(ruby, Error::new(names().compression_error.get(), message))
 }

@@ -3,7 +3,6 @@
 
 use std::ffi::c_int;
 
-use magnus::error::ErrorType;
 use magnus::prelude::*;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::{Error, Fixnum, KwArgs, RArray, RClass, RHash, RModule, Ruby, TryConvert, Value};
@@ -13,7 +12,7 @@ use super::framer::{self, Frame, Limit, RawMethod};
 use super::names::{self, Names};
 use super::stream::Stream;
 use super::{epoch, payload, reopened};
-use crate::guard::enter;
+use crate::guard::{enter, exception};
 
 /// The result of `wireloom_plain?` holds the length of the longest message in this many bits, and the epoch above them.
 const PLAIN_LEN_BITS: u32 = 30;
@@ -162,13 +161,7 @@ fn options(ruby: &Ruby, args: &[Value]) -> Result<Option<RHash>, Error> {
 /// Lets the connection end for what was raised while a frame was read or, `whole`, its text, and raises it again.
 fn read_failed(connection: Value, error: Error, whole: bool) -> Result<Value, Error> {
     let ruby = Ruby::get_with(connection);
-    let exception = match error.error_type() {
-        ErrorType::Error(class, message) => class.new_instance((message.as_ref(),))?,
-        ErrorType::Exception(exception) => *exception,
-        ErrorType::Jump(_) => return Err(error),
-    };
-    // Its message too: the method below may never return, in a Fiber that is abandoned.
-    drop(error);
+    let exception = exception(&ruby, error)?;
     if !exception.is_kind_of(ruby.exception_standard_error()) {
         return Err(exception.into());
     }

@@ -434,7 +434,7 @@ pub(crate) fn set_up_stream(
 ) -> Result<(), Error> {
     if opening.id == opening.dependency {
         // RFC 9113 §5.3.1, of RFC 7540.
-        return Err(names::error(ruby, sym().protocol_error, Some("stream can't depend on itself")));
+        return Err(names::error(ruby, sym().protocol_error, Some("stream can't depend on itself".into())));
     }
     let owner = Owner::of(stream);
     stream.connection.set(Held::new(owner, this.as_raw()));

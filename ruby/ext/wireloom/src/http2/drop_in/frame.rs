@@ -222,7 +222,11 @@ impl Frame {
         let sym = sym();
         let named = get(sym.r#type).unwrap_or_else(|| ruby.qnil().as_value());
         let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.symbol() == named.as_raw()) else {
-            return Err(error(ruby, sym.compression_error, Some(&format!("Invalid frame type ({named})"))));
+            return Err(error(
+                ruby,
+                sym.compression_error,
+                Some(format!("Invalid frame type ({named})").into()),
+            ));
         };
         Ok(Self {
             kind,
@@ -304,7 +308,7 @@ fn flags(ruby: &Ruby, kind: Kind, given: Option<Value>) -> Result<u8, Error> {
     let Some(given) = given else { return Ok(0) };
     let invalid = |flag: Value| {
         let message = format!("Invalid frame flag ({flag}) for {}", value(kind.symbol()));
-        error(ruby, sym().compression_error, Some(&message))
+        error(ruby, sym().compression_error, Some(message.into()))
     };
     let Some(list) = RArray::from_value(given) else {
         return converted(given)?.ok_or_else(|| invalid(given));

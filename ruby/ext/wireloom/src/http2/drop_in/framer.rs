@@ -85,7 +85,7 @@ impl Framer {
 /// The frame is larger than this side allows.
 pub(crate) fn check_len(ruby: &Ruby, header: &Header, len_max: usize) -> Result<(), Error> {
     match header.len > len_max {
-        true => Err(error(ruby, sym().protocol_error, Some("payload too large"))),
+        true => Err(error(ruby, sym().protocol_error, Some("payload too large".into()))),
         false => Ok(()),
     }
 }
@@ -101,7 +101,7 @@ impl Invalid {
     #[cold]
     pub(crate) fn raised(self, ruby: &Ruby) -> Error {
         match self {
-            Self::Frame(kind, message) => error(ruby, kind, Some(&message)),
+            Self::Frame(kind, message) => error(ruby, kind, Some(message.into())),
             Self::Raised(error) => error,
         }
     }
@@ -360,7 +360,7 @@ pub(crate) fn generate(ruby: &Ruby, frame: &mut Frame, len_max: usize) -> Result
 }
 
 fn refused(ruby: &Ruby, message: String) -> Error {
-    error(ruby, sym().compression_error, Some(&message))
+    error(ruby, sym().compression_error, Some(message.into()))
 }
 
 /// Writes the fields of a frame before its payload, and returns that.

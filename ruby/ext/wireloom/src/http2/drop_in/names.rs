@@ -1,5 +1,6 @@
 //! The Symbols and classes that the drop-in uses, looked up while it loads.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use magnus::rb_sys::AsRawValue;
@@ -7,6 +8,7 @@ use magnus::value::ReprValue;
 use magnus::{Class, Error, ExceptionClass, RClass, RModule, Ruby, prelude::*};
 use rb_sys::VALUE;
 
+use crate::guard::made;
 use crate::held::Registered;
 
 macro_rules! symbols {
@@ -157,15 +159,14 @@ pub(crate) fn classes() -> &'static Classes {
 /// An exception of the drop-in by its Symbol; those without a class of their own are protocol errors. Without a message it has
 /// that of its class.
 #[cold]
-pub(crate) fn error(_: &Ruby, kind: VALUE, message: Option<&str>) -> Error {
+pub(crate) fn error(ruby: &Ruby, kind: VALUE, message: Option<Cow<'static, str>>) -> Error {
     let classes = classes();
     let class = classes.errors.iter().find(|(symbol, _)| *symbol == kind);
     let class = class.map_or(classes.protocol_error, |(_, class)| *class).get();
-    let made = match message {
-        Some(message) => class.new_instance((message,)),
-        None => class.new_instance(()),
-    };
-    made.map_or_else(|error| error, Error::from)
+    match message {
+        Some(message) => made(ruby, Error::new(class, message)),
+        None => class.new_instance(()).map_or_else(|error| error, Error::from),
+    }
 }
 
 /// Whether an exception is one of `HTTP2::Error`.

@@ -474,9 +474,11 @@ fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> 
         Kind::WindowUpdate if !idle => {
             charge(ruby, this, Charge::UnknownFrame)?;
             match frame.increment {
-                Some(0) => {
-                    Err(names::error(ruby, sym().protocol_error, Some("increment MUST be higher than zero")))
-                }
+                Some(0) => Err(names::error(
+                    ruby,
+                    sym().protocol_error,
+                    Some("increment MUST be higher than zero".into()),
+                )),
                 _ => Ok(()),
             }
         }
@@ -622,7 +624,11 @@ fn window_grown(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(),
     charge(ruby, this, Charge::WindowUpdate)?;
     let increment = frame.increment.unwrap_or(0);
     if increment == 0 {
-        return Err(names::error(ruby, sym().protocol_error, Some("increment MUST be higher than zero")));
+        return Err(names::error(
+            ruby,
+            sym().protocol_error,
+            Some("increment MUST be higher than zero".into()),
+        ));
     }
     this.remote_window.set(this.remote_window.get() + increment);
     if this.remote_window.get() > WINDOW_MAX {

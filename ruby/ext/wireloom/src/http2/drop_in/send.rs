@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use magnus::error::ErrorType;
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
 use magnus::value::ReprValue;
-use magnus::{Class, Error, RHash, Ruby, Value};
+use magnus::{Error, RHash, Ruby, Value};
 use rb_sys::VALUE;
 use wireloom_http2::Limits;
 use wireloom_http2::rate_limit::Charge;
@@ -19,6 +18,7 @@ use super::listeners::{emit, listens};
 use super::names::{self, classes, sym};
 use super::settings::preface_own;
 use crate::clock::now;
+use crate::guard::exception;
 use crate::held::Owner;
 use crate::hpack::encode as hpack;
 use crate::hpack::error::HeaderError;
@@ -226,8 +226,8 @@ fn send_block(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
 
 pub(crate) fn header_error(ruby: &Ruby, error: HeaderError) -> Error {
     match error {
-        HeaderError::Compression(message) => names::error(ruby, sym().compression_error, message.as_deref()),
-        HeaderError::Field(message) => names::error(ruby, sym().protocol_error, Some(&message)),
+        HeaderError::Compression(message) => names::error(ruby, sym().compression_error, message),
+        HeaderError::Field(message) => names::error(ruby, sym().protocol_error, Some(message)),
         HeaderError::Argument(message) => Error::new(ruby.exception_arg_error(), message),
         HeaderError::Type(message) => Error::new(ruby.exception_type_error(), message),
         HeaderError::NoMemory => no_memory(ruby),
@@ -287,21 +287,14 @@ pub(crate) fn connection_error<T>(
     message: Option<&dyn fmt::Display>,
     cause: Option<Error>,
 ) -> Result<T, Error> {
-    let exception = |error: Error| match error.error_type() {
-        ErrorType::Exception(exception) => Ok(Some(exception.as_value())),
-        ErrorType::Error(class, message) => {
-            class.new_instance((message.as_ref(),)).map(|made| Some(made.as_value()))
-        }
-        ErrorType::Jump(_) => Ok(None),
-    };
-    let cause = cause.map(exception).transpose()?.flatten();
+    let cause = cause.map(|cause| exception(ruby, cause)).transpose()?;
     if !this.is_over() {
         goaway_own(ruby, this, kind)?;
     }
     this.phase.set(Phase::Closed);
     let message = message.map(|message| message.to_string());
     let Some(cause) = cause else {
-        return Err(names::error(ruby, kind, Some(message.as_deref().unwrap_or("protocol error"))));
+        return Err(names::error(ruby, kind, Some(message.map_or("protocol error".into(), Into::into))));
     };
     // In Ruby, which knows how an exception gets its cause.
     let message: Value = match message {

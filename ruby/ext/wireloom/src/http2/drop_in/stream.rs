@@ -374,7 +374,7 @@ pub(crate) fn window_update(ruby: &Ruby, this: Obj<Stream>, increment: i64) -> R
 fn window_grown(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) -> Result<(), Error> {
     if let Some(increment) = frame.increment {
         if increment == 0 {
-            return Err(error(ruby, sym().protocol_error, Some("increment MUST be higher than zero")));
+            return Err(error(ruby, sym().protocol_error, Some("increment MUST be higher than zero".into())));
         }
         this.remote_window.set(this.remote_window.get() + increment);
         if this.remote_window.get() > WINDOW_MAX {
@@ -548,7 +548,12 @@ pub(crate) fn process_priority(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) ->
 
 /// Resets the stream and gives the error that says why; an error of type PROTOCOL_ERROR ends the connection.
 #[cold]
-fn stream_error<T>(ruby: &Ruby, this: Obj<Stream>, kind: VALUE, message: Option<&str>) -> Result<T, Error> {
+fn stream_error<T>(
+    ruby: &Ruby,
+    this: Obj<Stream>,
+    kind: VALUE,
+    message: Option<&'static str>,
+) -> Result<T, Error> {
     if this.state.get() != State::Closed {
         if is_plain(this) {
             close(ruby, this, kind)?;
@@ -556,7 +561,7 @@ fn stream_error<T>(ruby: &Ruby, this: Obj<Stream>, kind: VALUE, message: Option<
             this.funcall_public::<_, _, Value>("close", (value(kind),))?;
         }
     }
-    Err(error(ruby, kind, message))
+    Err(error(ruby, kind, message.map(Into::into)))
 }
 
 /// The error of a frame that the state does not allow.
