@@ -591,6 +591,36 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
+  # Those that wait at a fork are not in the child, where nobody's turn is waited for: that would be 20 waits for each call.
+  def test_a_fork_while_other_threads_wait_for_their_turn
+    skip "no fork" unless Process.respond_to?(:fork) && File.exist?("/proc/thread-self/status")
+    assert_equal "ok\n", run_script(<<~'RUBY')
+      require "wireloom"
+      waits = -> { File.read("/proc/thread-self/status")[/^voluntary_ctxt_switches:\s+(\d+)/, 1].to_i }
+      large = Random.new(1).bytes(1 << 20)
+      now = -> { Process.clock_gettime(Process::CLOCK_MONOTONIC) }
+      found = 40.times.map do |at|
+        deflater = Wireloom.const_get(:Deflater).new(15, true)
+        threads = Array.new(4) { Thread.new { deflater.deflate(large) } }
+        Thread.pass until threads.all? { |thread| thread.status == "sleep" || thread.stop? }
+        # This thread keeps the GVL until then: some are through, and cannot go on.
+        till = now.call + 0.002 * at
+        nil while now.call < till
+        child = fork do
+          before = waits.call
+          200.times { deflater.deflate("x" * 5000) }
+          exit!(waits.call - before < 2000 ? 0 : 1)
+        rescue Wireloom::Error
+          exit!(0)
+        end
+        Process.wait(child)
+        threads.each(&:join)
+        $?.exitstatus
+      end
+      puts found.all?(0) ? "ok" : found.inspect
+    RUBY
+  end
+
   def test_connections_are_not_copied
     assert_equal "NoMethodError\nNoMethodError\nTypeError\n" * 3, run_script(<<~'RUBY')
       require "wireloom"

@@ -141,18 +141,17 @@ impl<T> Detachable<T> {
     #[cold]
     fn wait(&self) {
         let Self { detached, forks, waiting, .. } = self;
-        waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting::new(waiting);
         while detached.load(Ordering::Acquire) {
             if forks.load(Ordering::Relaxed) != keys::forks() {
                 resume_unwind(Box::new(LostInFork));
             }
-            without_gvl(|| {
+            without_gvl(|_| {
                 while detached.load(Ordering::Acquire) && forks.load(Ordering::Relaxed) == keys::forks() {
                     std::thread::sleep(BUSY_WAIT);
                 }
             });
         }
-        waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -175,20 +174,22 @@ impl<T> Ready<'_, T> {
         T: Send,
     {
         let state = self.borrow();
-        self.0.forks.store(keys::forks(), Ordering::Relaxed);
-        self.0.detached.store(true, Ordering::Relaxed);
-        let borrowed = Detached { state, _flag: Flag(&self.0.detached) };
-        let waiting = &self.0.waiting;
-        without_gvl(move || {
+        let Detachable { detached, forks, waiting, .. } = self.0;
+        if forks.swap(keys::forks(), Ordering::Relaxed) != keys::forks() {
+            // Those that waited before a fork are not in this process.
+            waiting.store(0, Ordering::Relaxed);
+        }
+        detached.store(true, Ordering::Relaxed);
+        let borrowed = Detached { state, _flag: Flag(detached) };
+        without_gvl(move |gvl| {
             let mut borrowed = borrowed;
             let result = work(&mut borrowed.state);
             drop(borrowed);
-            // Those that wait have their turn.
-            for _ in 0..TURN_WAITS {
-                if waiting.load(Ordering::Relaxed) == 0 {
-                    break;
-                }
+            // Those that wait have their turn, for which they need the GVL.
+            let mut turns = if gvl == Gvl::Released { TURN_WAITS } else { 0 };
+            while turns > 0 && waiting.load(Ordering::Relaxed) > 0 {
                 std::thread::sleep(BUSY_WAIT);
+                turns -= 1;
             }
             result
         })
@@ -209,6 +210,22 @@ struct Detached<'a, T> {
 
 // SAFETY: while the flag is set no other thread touches the cell that `state` borrows; `T` may be used by any thread.
 unsafe impl<T: Send> Send for Detached<'_, T> {}
+
+/// A thread that waits, counted until it is dropped: also by the panic that ends the wait after a fork.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Cleared when it is dropped.
 struct Flag<'a>(&'a AtomicBool);
@@ -244,24 +261,32 @@ pub(crate) fn check_interrupts(_: &Ruby) -> Result<(), Error> {
     .map(drop)
 }
 
+/// Whether [`without_gvl`] could release the GVL. With an interrupt pending it could not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gvl {
+    Released,
+    Kept,
+}
+
 /// Runs `work` without the GVL, so that other threads of Ruby run meanwhile. It cannot be interrupted.
-pub(crate) fn without_gvl<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+pub(crate) fn without_gvl<R: Send>(work: impl FnOnce(Gvl) -> R + Send) -> R {
     struct Call<W, R> {
         work: Option<W>,
+        gvl: Gvl,
         done: Option<std::thread::Result<R>>,
     }
-    unsafe extern "C" fn run<W: FnOnce() -> R, R>(call: *mut c_void) -> *mut c_void {
+    unsafe extern "C" fn run<W: FnOnce(Gvl) -> R, R>(call: *mut c_void) -> *mut c_void {
         // SAFETY: `call` is the `Call` below, which nothing else looks at meanwhile.
         let call = unsafe { &mut *call.cast::<Call<W, R>>() };
         if let Some(work) = call.work.take() {
-            call.done = Some(catch_unwind(AssertUnwindSafe(work)));
+            call.done = Some(catch_unwind(AssertUnwindSafe(|| work(call.gvl))));
         }
         std::ptr::null_mut()
     }
-    fn runner<W: FnOnce() -> R, R>(_: &Call<W, R>) -> unsafe extern "C" fn(*mut c_void) -> *mut c_void {
+    fn runner<W: FnOnce(Gvl) -> R, R>(_: &Call<W, R>) -> unsafe extern "C" fn(*mut c_void) -> *mut c_void {
         run::<W, R>
     }
-    let mut call = Call { work: Some(work), done: None };
+    let mut call = Call { work: Some(work), gvl: Gvl::Released, done: None };
     let run = runner(&call);
     let pointer = (&raw mut call).cast::<c_void>();
     // SAFETY: `work` touches nothing of Ruby's, since it is `Send`. This variant raises nothing: with an interrupt pending it
@@ -269,7 +294,7 @@ pub(crate) fn without_gvl<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     unsafe {
         rb_thread_call_without_gvl2(run, pointer, None, std::ptr::null_mut());
         if call.work.is_some() {
-            // An interrupt was pending: with the GVL, then.
+            call.gvl = Gvl::Kept;
             run(pointer);
         }
     }

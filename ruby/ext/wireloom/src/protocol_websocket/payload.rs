@@ -73,7 +73,7 @@ pub(super) fn message(
     let bytes = unsafe { strings::contents(buffer) };
     let key = key.map(MaskKey::new);
     let content = if may_detach && bytes.len() >= DETACHED_UNMASK_LEN {
-        without_gvl(|| unmask(bytes, key, is_text))
+        without_gvl(|_| unmask(bytes, key, is_text))
     } else {
         unmask(bytes, key, is_text)
     };
