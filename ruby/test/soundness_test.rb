@@ -241,6 +241,49 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
+  # There is memory for the block, and not for the names in lower case.
+  def test_no_memory_for_names_in_lower_case
+    skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
+    needs_the_usual_allocator
+    assert_equal "NoMemoryError\n[[\"a\", \"b\"]]\n" + "NoMemoryError\n" * 2, run_script(NO_MEMORY + <<~'RUBY')
+      require "wireloom"
+      encoder, decoder = Wireloom::HPACK::Encoder.new, Wireloom::HPACK::Decoder.new
+      long = "A" * (24 << 20)
+      starved(40 << 20) { encoder.encode([[long, "b"]]) }
+      p decoder.decode(encoder.encode([%w[a b]]))
+      client = Wireloom::HTTP2::Client.new
+      starved(10 << 20) { client.request([%w[:method GET], %w[:scheme http], %w[:authority x], %w[:path /], [long, "b"]]) }
+      starved(10 << 20) { client.abort(:internal_error, long) }
+    RUBY
+  end
+
+  # A frame whose block cannot be copied stays in the input.
+  def test_no_memory_for_a_block_that_is_received
+    skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
+    needs_the_usual_allocator
+    assert_equal "NoMemoryError\n[]\n[12582912]\n", run_script(NO_MEMORY + <<~'RUBY')
+      require "wireloom/drop_in/http_2"
+      long = "v" * (12 << 20)
+      left = long.bytesize - 0x7f
+      digits = []
+      digits << (left & 0x7f | 0x80) && left >>= 7 while left >= 0x80
+      # GET, http, /, "x" as authority, and the long value (RFC 7541 §6).
+      block = [0x82, 0x86, 0x84, 0x01, 1, 0x78, 0x00, 1, 0x61, 0x7f, *digits, left].pack("C*") << long
+      frame = [block.bytesize >> 8, block.bytesize & 0xff, 1, 5, 1].pack("nCCCN") << block
+      server = HTTP2::Server.new(settings_max_frame_size: 0xffffff)
+      lengths = []
+      server.on(:stream) { |stream| stream.on(:headers) { |head| lengths << head.to_h["a"].bytesize } }
+      server << "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".b
+      # Two parts, so that there is room for the last byte.
+      server << frame[0, 9 << 20]
+      server << frame[9 << 20..-2]
+      starved(8 << 20) { server << frame[-1] }
+      p lengths
+      server << ""
+      p lengths
+    RUBY
+  end
+
   # The block, the Strings of the table, the payload and the frame: memory ends at each of them.
   def test_no_memory_for_a_frame_with_a_field_block
     skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")

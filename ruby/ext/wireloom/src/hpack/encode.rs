@@ -50,6 +50,9 @@ pub(crate) struct Policy {
 /// of the integers here.
 const FIELD_LEN_MAX: usize = 64 << 20;
 
+/// Names up to this length, in bytes, are lower-cased in memory that is not reserved ahead.
+const SHORT_NAME: usize = 256;
+
 /// Appends the block of an Array of pairs; pseudo-fields go first. Allocates Strings for the table, which is `owner`'s, and runs no
 /// Ruby code. Changes nothing when it fails; without memory for a String, the table is to be [restarted](Table::restart).
 pub(crate) fn encode(
@@ -63,7 +66,7 @@ pub(crate) fn encode(
     // All of them are checked before the first is encoded: the table must not run ahead of the peer's.
     let mut pairs = [None; PAIRS];
     let (mut pseudo_first, mut regular_seen) = (true, false);
-    let mut len_max = 0;
+    let (mut len_max, mut name_len_max) = (0, 0);
     // SAFETY: no Ruby code runs while the slice is in use.
     for (at, &entry) in unsafe { list.as_slice() }.iter().enumerate() {
         let Some((name, value)) = pair(entry) else { return Err(no_pair()) };
@@ -71,12 +74,17 @@ pub(crate) fn encode(
             return Err(HeaderError::Argument(format!("a header is longer than {FIELD_LEN_MAX} bytes")));
         }
         len_max += output::field_len_max(policy.huffman, name.len() + value.len());
+        name_len_max = name_len_max.max(name.len());
         let is_pseudo = is_pseudo(name);
         pseudo_first &= !(is_pseudo && regular_seen);
         regular_seen |= !is_pseudo;
         if let Some(place) = pairs.get_mut(at) {
             *place = Some((name, value));
         }
+    }
+    let mut lowered = Vec::new();
+    if name_len_max > SHORT_NAME {
+        lowered.try_reserve(name_len_max)?;
     }
     let mut out = Output::new(out, len_max)?;
     size_updates(table, policy, &mut out);
@@ -92,7 +100,7 @@ pub(crate) fn encode(
     for &wanted in passes {
         for (name, value) in (0..len).filter_map(pair_at) {
             if wanted.is_none_or(|wanted| is_pseudo(name) == wanted) {
-                field(ruby, owner, table, policy, name, value, &mut out);
+                field(ruby, owner, table, policy, (name, value), &mut lowered, &mut out);
             }
         }
     }
@@ -204,8 +212,8 @@ fn field(
     owner: Owner,
     table: &mut Table,
     policy: Policy,
-    name: RString,
-    value: RString,
+    (name, value): (RString, RString),
+    lowered: &mut Vec<u8>,
     out: &mut Output<'_>,
 ) {
     // SAFETY: no Ruby code runs while the slices are in use.
@@ -213,10 +221,11 @@ fn field(
         unsafe { (strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) };
     let (mut name, mut name_bytes) = (Some(name), name_bytes);
     let mut token = Token::of(name_bytes);
-    let lowered;
     // Known names are in lower case.
     if token == Token::Unknown && !policy.verbatim && has_uppercase(name_bytes) {
-        lowered = name_bytes.to_ascii_lowercase();
+        lowered.clear();
+        lowered.extend_from_slice(name_bytes);
+        lowered.make_ascii_lowercase();
         (name, name_bytes) = (None, &lowered[..]);
         token = Token::of(name_bytes);
     }

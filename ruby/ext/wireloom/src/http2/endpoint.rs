@@ -301,10 +301,13 @@ impl Endpoint {
 
     fn abort(ruby: &Ruby, this: Obj<Self>, code: Value, message: RString) -> Result<(), Error> {
         let code = error_code(ruby, code)?;
+        let mut copy = Vec::new();
         // SAFETY: copied before any Ruby code runs.
-        let message = unsafe { strings::bytes(message.as_raw()) }.to_vec();
+        let copied = try_extend(&mut copy, unsafe { strings::bytes(message.as_raw()) });
+        strings::keep(message);
+        copied.map_err(|_| no_memory(ruby))?;
         this.with(ruby, |connection| {
-            connection.abort(code, &message);
+            connection.abort(code, &copy);
             Ok(())
         })
     }
@@ -444,7 +447,10 @@ impl Fields {
             // SAFETY: a frozen String, which the Array holds.
             let bytes = unsafe { strings::bytes(name.as_raw()) };
             if bytes.iter().any(u8::is_ascii_uppercase) {
-                lowered.push((at, bytes.to_ascii_lowercase()));
+                let mut name = Vec::new();
+                try_extend(&mut name, bytes).map_err(|_| no_memory(ruby))?;
+                name.make_ascii_lowercase();
+                lowered.push((at, name));
             }
         }
         Ok(Self { list, lowered })

@@ -160,6 +160,15 @@ fn next(ruby: &Ruby, this: Obj<Connection>) -> Result<Option<Header>, Error> {
 
 fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> {
     let watched = listens(this, sym().frame_received);
+    let has_block = matches!(header.kind, Some(Kind::Headers | Kind::PushPromise | Kind::Continuation));
+    if has_block {
+        // Without memory for the block the frame stays in the input.
+        let reserved = this.room_in.with(|room| room.try_reserve(header.len)).and_then(|()| {
+            this.pending
+                .with(|pending| pending.as_mut().map_or(Ok(()), |begun| begun.block.try_reserve(header.len)))
+        });
+        reserved.map_err(|_| no_memory(ruby))?;
+    }
     let parsed = this.input.allocating(ruby, |ruby, input| {
         let parsed = parse(ruby, &header, &input.rest()[HEADER_LEN..HEADER_LEN + header.len], watched);
         input.consume(HEADER_LEN + header.len);
@@ -177,7 +186,6 @@ fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> 
         }
         this.received_frame.set(true);
     }
-    let has_block = matches!(frame.kind, Kind::Headers | Kind::PushPromise | Kind::Continuation);
     let mut block = Vec::new();
     if watched {
         let seen = frame.payload_string().filter(|_| has_block);
