@@ -444,6 +444,22 @@ class GuidesTest < Wireloom::TestCase
     assert client.clean?
   end
 
+  # The same, later: while the server has more for it than it has room for.
+  def assert_loses_nothing_behind_a_close_frame(port)
+    (client, socket), (other, sender) = chat(port, 2)
+    wait_for_pong(client, socket)
+    60.times { other.binary("x" * 4096) }
+    wait_for_pong(other, sender)
+    client.close
+    socket.write(client.take_output)
+    # A server that closes its socket has done so by then.
+    sleep 0.5
+    socket.write("x" * 4096)
+    received = Timeout.timeout(SECONDS) { socket.read }
+    assert_equal 60, client.receive(received).grep(String).size
+    assert client.clean?
+  end
+
   def test_chat_with_puma
     installed?("puma", "rack")
     port = start_program(<<~RUBY)
@@ -464,6 +480,7 @@ class GuidesTest < Wireloom::TestCase
     assert_relays(port)
     assert_ends_a_client_that_breaks_a_rule(port)
     assert_loses_nothing_before_a_close_frame(port)
+    assert_loses_nothing_behind_a_close_frame(port)
   end
 
   def test_chat_with_async
