@@ -14,8 +14,7 @@ pub(crate) fn raise_limit() {
 #[cfg(not(unix))]
 pub(crate) fn raise_limit() {}
 
-/// Descriptors that are not those of clients: listeners, the log, the runtime, files of histories, connections to brokers; and 32 sockets
-/// of connections that have ended while their client went on sending.
+/// Descriptors that are not those of clients: listeners, the log, the runtime, files of histories, connections to brokers.
 const OTHERS: u64 = 64;
 
 /// The number of connections that the limit on open files allows; `None` without a limit.

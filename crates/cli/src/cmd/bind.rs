@@ -1,9 +1,22 @@
 //! Binds the addresses of arguments.
 
 use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
 
 use tokio::net::TcpListener;
-use wireloom::server;
+use wireloom::server::{self, Listener};
+
+/// A listener that is polled: what it has to do besides happens in the same moment.
+pub(super) trait PollAccept: Listener {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Self::Transport, SocketAddr)>>;
+}
+
+impl PollAccept for TcpListener {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Self::Transport, SocketAddr)>> {
+        Self::poll_accept(self, cx)
+    }
+}
 
 /// Binds an address. `:PORT` is all interfaces: of IPv6 and IPv4, or of IPv4 alone where there is no IPv6.
 ///
@@ -47,11 +60,24 @@ impl UnixSocket {
 }
 
 #[cfg(unix)]
-impl server::Listener for UnixSocket {
+impl Listener for UnixSocket {
     type Transport = tokio::net::UnixStream;
 
-    async fn accept(&mut self) -> io::Result<(Self::Transport, std::net::SocketAddr)> {
-        server::Listener::accept(&mut self.listener).await
+    async fn accept(&mut self) -> io::Result<(Self::Transport, SocketAddr)> {
+        Listener::accept(&mut self.listener).await
+    }
+
+    fn socket(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        Listener::socket(&self.listener)
+    }
+}
+
+#[cfg(unix)]
+impl PollAccept for UnixSocket {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Self::Transport, SocketAddr)>> {
+        // The peer has no address.
+        let no_address = (std::net::Ipv4Addr::UNSPECIFIED, 0).into();
+        self.listener.poll_accept(cx).map_ok(|(stream, _)| (stream, no_address))
     }
 }
 

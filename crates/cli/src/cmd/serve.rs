@@ -1,19 +1,20 @@
 //! `wireloom serve`: binds the addresses, prints them, and serves until a signal.
 //!
-//! Layers: `admin`, `hub`.
+//! Layers: `reserve`, `hub`.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 use wireloom::{
     DeflateConfig, IoUring, Keepalive, Observer, OriginPolicy, Server, ServerConfig, ServerHandle, SlowPeer,
 };
 
-use self::admin::AdminListener;
+use self::reserve::{Reserve, SharingListener};
 use super::bind;
 use super::connect::connector;
 use crate::args::{IoUringUse, LogFormat, LogLevel, Serve, SlowPolicy};
@@ -26,8 +27,8 @@ use crate::{allocator, descriptors, log};
 
 use wireloom_hub::Hub;
 
-mod admin;
 mod hub;
+mod reserve;
 
 /// How long the clients of the hub may take to leave before all connections are closed.
 const HUB_GRACE: Duration = Duration::from_secs(2);
@@ -114,29 +115,29 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
         signal = signals.recv() => return Err(Failure(signal.exit(), "interrupted before it listened".to_owned())),
     };
     let routes = Arc::new(Routes::new(args, hub.clone()).map_err(unusable)?);
+    let reserve = Reserve::default();
     let mut servers = Vec::new();
     let mut listening = Vec::new();
-    let mut add = |server: Server, is_tls: bool| {
-        listening.push((is_tls, server.local_addr().map_err(|error| error.to_string())?));
-        servers.push(server);
-        Ok::<(), String>(())
-    };
     let (sockets, addresses): (Vec<_>, Vec<_>) =
         args.addresses().into_iter().partition(|address| address.starts_with("unix:"));
     for address in addresses {
-        add(server_at(&address, &config).await?, false)?;
+        let (server, address) = server_at(&address, &config, &reserve).await?;
+        listening.push((false, address));
+        servers.push(server);
     }
     if args.tls {
         let tls = connector::server_tls(args.cert.as_deref(), args.key.as_deref()).map_err(unusable)?;
         for address in &args.tls_listen {
-            add(server_at(address, &config).await?.tls(tls.clone()), true)?;
+            let (server, address) = server_at(address, &config, &reserve).await?;
+            listening.push((true, address));
+            servers.push(server.tls(tls.clone()));
         }
     }
     let mut handles: Vec<ServerHandle> = servers.iter().map(Server::handle).collect();
     #[cfg(not(unix))]
     drop(sockets);
     #[cfg(unix)]
-    let sockets = bind_unix(&sockets, &config)?;
+    let sockets = bind_unix(&sockets, &config, &reserve)?;
     #[cfg(unix)]
     handles.extend(sockets.iter().map(|(_, server)| server.handle()));
     routes.set_servers(handles.clone());
@@ -145,7 +146,7 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
     if let Some(address) = &args.admin {
         let listener = bind::bind(address).await?;
         admin_address = listener.local_addr().ok();
-        admin = Some(Server::new(AdminListener::new(listener)));
+        admin = Some(Server::new(reserve.spend(listener)));
     }
     let admin_handle = admin.as_ref().map(Server::handle);
     hub::reload_on_hangup(&hub, args).map_err(|error| error.to_string())?;
@@ -255,20 +256,32 @@ impl Serving {
     }
 }
 
-async fn server_at(address: &str, config: &ServerConfig) -> Result<Server, String> {
-    Ok(Server::new(bind::bind(address).await?).config(config.clone()))
+/// A server at an address, and the one that it has got.
+async fn server_at(
+    address: &str,
+    config: &ServerConfig,
+    reserve: &Reserve,
+) -> Result<(Server<SharingListener<TcpListener>>, SocketAddr), String> {
+    let listener = bind::bind(address).await?;
+    let address = listener.local_addr().map_err(|error| error.to_string())?;
+    Ok((Server::new(reserve.spare(listener)).config(config.clone()), address))
 }
+
+/// A server at the path of a Unix socket.
+#[cfg(unix)]
+type UnixServer = (String, Server<SharingListener<bind::UnixSocket>>);
 
 /// Binds Unix sockets, which are given as `unix:PATH`.
 #[cfg(unix)]
 fn bind_unix(
     sockets: &[String],
     config: &ServerConfig,
-) -> Result<Vec<(String, Server<bind::UnixSocket>)>, String> {
+    reserve: &Reserve,
+) -> Result<Vec<UnixServer>, String> {
     let paths = sockets.iter().filter_map(|socket| socket.strip_prefix("unix:"));
     let bound = paths.map(|path| {
         let socket = bind::UnixSocket::bind(&format!("unix:{path}"), path)?;
-        Ok((path.to_owned(), Server::new(socket).config(config.clone())))
+        Ok((path.to_owned(), Server::new(reserve.spare(socket)).config(config.clone())))
     });
     bound.collect()
 }

@@ -100,6 +100,10 @@ async fn without_file_descriptors_the_log_says_so_and_the_metrics_answer() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(accept_failures(&server, 3).await > 0);
     }
+    // None of them takes the one that is given up for a connection of this listener.
+    for _ in 0..100 {
+        accept_failures(&server, 3).await;
+    }
     // The others wait in the queue, and are accepted when descriptors are free.
     drop(clients);
     assert!(server.get("/healthz").await.ends_with("ok\n"));
@@ -118,23 +122,29 @@ async fn accept_failures(server: &Server, listener: usize) -> u64 {
 #[tokio::test]
 async fn only_connections_that_wait_for_a_file_descriptor_count_as_failures() {
     const MAX: usize = 100;
+    let folder = folder("descriptors");
+    let path = folder.join("socket");
     // Each address may have 36 connections.
     let listen = ["--listen", "127.0.0.1:0"].repeat(3);
-    let args = [&listen[..], &["--admin", "127.0.0.1:0", "--handshake-timeout", "1h"]].concat();
+    let unix = format!("--listen=unix:{}", path.to_str().unwrap());
+    let args = [&listen[..], &[&*unix, "--admin", "127.0.0.1:0", "--handshake-timeout", "1h"]].concat();
     let mut server = Server::start_with_files_max(MAX as u32, &args).await;
+    let opened = async |before: usize| {
+        while server.open_files() == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        server.open_files()
+    };
     let mut clients = Vec::new();
     let mut open = server.open_files();
-    while open < MAX {
+    while open < MAX - 1 {
         let address = &server.addresses[clients.len() % 3];
         clients.push(tokio::net::TcpStream::connect(address).await.unwrap());
-        let accepted = async {
-            while server.open_files() == open {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        timeout(DEADLINE, accepted).await.expect("it is accepted");
-        open = server.open_files();
+        open = timeout(DEADLINE, opened(open)).await.expect("it is accepted");
     }
+    // The listener that has accepted the last one tries again at once.
+    let _last = tokio::net::UnixStream::connect(&path).await.unwrap();
+    timeout(DEADLINE, opened(open)).await.expect("it is accepted");
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(accept_failures(&server, 3).await, 0);
 

@@ -1,8 +1,9 @@
 //! Sources of connections: TCP, Unix sockets, or anything else that accepts transports.
 
-use std::any::Any;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+#[cfg(unix)]
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use tokio::net::{TcpListener, TcpStream};
 
@@ -50,6 +51,13 @@ pub trait Listener: Send + 'static {
     /// [`ConnectionReset`](io::ErrorKind::ConnectionReset)), or resources are used up: the server tries again, then after a while. It stops
     /// after [`InvalidInput`](io::ErrorKind::InvalidInput) and [`NotConnected`](io::ErrorKind::NotConnected).
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Transport, SocketAddr)>> + Send;
+
+    /// The socket that it accepts from, if that is one of the operating system. The server sets options there that connections inherit, and
+    /// asks it whether a connection waits when no file descriptor is free.
+    #[cfg(unix)]
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 impl Listener for TcpListener {
@@ -57,6 +65,11 @@ impl Listener for TcpListener {
 
     async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
         Self::accept(self).await
+    }
+
+    #[cfg(unix)]
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
     }
 }
 
@@ -68,25 +81,24 @@ impl Listener for tokio::net::UnixListener {
         let (stream, _) = Self::accept(self).await?;
         Ok((stream, NO_ADDRESS))
     }
+
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
 }
 
 /// Whether accepting has failed for want of a file descriptor though no connection waits: Linux looks for a descriptor first.
 #[cfg(unix)]
-pub(super) fn has_no_connection(listener: &dyn Any, error: &io::Error) -> bool {
-    use std::os::fd::AsFd as _;
-
+pub(super) fn has_no_connection(listener: &impl Listener, error: &io::Error) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::io::Errno;
-    let tcp = listener.downcast_ref().map(TcpListener::as_fd);
-    let Some(fd) = tcp.or_else(|| listener.downcast_ref().map(tokio::net::UnixListener::as_fd)) else {
-        return false;
-    };
+    let Some(socket) = listener.socket() else { return false };
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
-        && poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())) == Ok(0)
+        && poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], Some(&Timespec::default())) == Ok(0)
 }
 
 #[cfg(not(unix))]
-pub(super) fn has_no_connection(_: &dyn Any, _: &io::Error) -> bool {
+pub(super) fn has_no_connection(_: &impl Listener, _: &io::Error) -> bool {
     false
 }
 

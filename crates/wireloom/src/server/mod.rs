@@ -20,7 +20,6 @@ mod proxy_protocol;
 mod timeouts;
 mod unsent;
 
-use std::any::Any;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -438,12 +437,18 @@ enum Options {
 }
 
 impl Options {
-    fn new(listener: &dyn Any, config: &ServerConfig) -> Self {
-        let inherit = cfg!(any(target_os = "linux", target_os = "android"));
-        match listener.downcast_ref::<TcpListener>() {
-            Some(listener) if inherit && tune(SockRef::from(listener), config).is_ok() => Self::OfListener,
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn new(listener: &impl Listener, config: &ServerConfig) -> Self {
+        // Fails unless it is one of TCP.
+        match listener.socket() {
+            Some(socket) if tune(SockRef::from(&socket), config).is_ok() => Self::OfListener,
             _ => Self::OfConnections,
         }
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    fn new(_: &impl Listener, _: &ServerConfig) -> Self {
+        Self::OfConnections
     }
 
     fn apply(&mut self, connection: SockRef<'_>, config: &ServerConfig) {
