@@ -199,6 +199,7 @@ impl<L: Listener> Server<L> {
         let mut options = Options::new(&listener, &config);
         let for_requests = Arc::new(config.for_requests());
         let mut failures = AcceptFailures::default();
+        let mut left_in_row = 0;
         loop {
             // Beyond the limit, connections wait in the kernel's queue.
             let accepting = async {
@@ -207,7 +208,8 @@ impl<L: Listener> Server<L> {
             };
             let (transport, peer) = match until(&registry, Phase::NotAccepting, accepting).await {
                 Some(Ok(accepted)) => accepted,
-                Some(Err(error)) if is_of_client(&error) => {
+                Some(Err(error)) if is_of_client(&error) && left_in_row < LEFT_IN_ROW_MAX => {
+                    left_in_row += 1;
                     tokio::task::yield_now().await;
                     continue;
                 }
@@ -215,13 +217,14 @@ impl<L: Listener> Server<L> {
                     if !has_no_connection(&listener, &error) {
                         failures.count(&registry, &error);
                     }
+                    left_in_row = 0;
                     tokio::time::sleep(RETRY_AFTER).await;
                     continue;
                 }
                 Some(Err(error)) => return Err(error),
                 None => break,
             };
-            failures.is_failing = false;
+            (failures.is_failing, left_in_row) = (false, 0);
             registry.counters.accepted.fetch_add(1, Ordering::Relaxed);
             let Some(registration) = registry.admit(peer.ip(), config.connections_max_of(peer.ip())) else {
                 continue;
@@ -464,6 +467,10 @@ impl Options {
 
 /// How long a listener that has failed is left alone.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
+
+/// How many clients that have left before they were accepted may follow one another before the listener is left alone too: one that fails
+/// like that for ever must not keep a thread busy.
+const LEFT_IN_ROW_MAX: usize = 100;
 
 /// Counts connections that could not be accepted, and logs them at most once a second.
 #[derive(Default)]

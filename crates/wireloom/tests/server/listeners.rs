@@ -122,6 +122,31 @@ async fn clients_that_have_left_do_not_delay_others() {
     assert_eq!((handle.stats().accept_failed, begin.elapsed()), (0, Duration::ZERO));
 }
 
+/// Fails each time as if a client had left, and for good after a million.
+struct Deserted(u32);
+
+impl Listener for Deserted {
+    type Transport = DuplexStream;
+
+    async fn accept(&mut self) -> io::Result<(DuplexStream, SocketAddr)> {
+        self.0 += 1;
+        let for_good = self.0 > 1_000_000;
+        Err(if for_good { io::ErrorKind::InvalidInput } else { io::ErrorKind::ConnectionReset }.into())
+    }
+}
+
+// Time is paused: it passes only while the server waits.
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_all_clients_have_left_is_left_alone_after_some() {
+    let server = Server::new(Deserted(0));
+    let handle = server.handle();
+    let serving = tokio::spawn(server.serve(tell_peer));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    handle.shut_down();
+    serving.await.unwrap().expect("it pauses");
+    assert_eq!(handle.stats().accept_failed, 1);
+}
+
 #[cfg(unix)]
 #[tokio::test]
 async fn serves_unix_sockets() {
