@@ -135,13 +135,15 @@ impl Driver {
         }
     }
 
-    /// Bytes that have arrived behind the peer's Close frame are discarded: a socket that is closed with unread bytes is reset, and the peer
-    /// loses what it has not received.
+    /// Bytes behind the peer's Close frame are discarded: a socket that is closed with unread bytes, or receives some after that, is reset,
+    /// and the peer loses what it has not received. One that may send some later counts as one that has sent a byte.
     async fn read_trailing(&mut self) {
-        if let Some(Ok(len)) = poll_once(self.stream.read(&mut self.buffer)).await {
-            // No event follows a Close frame.
-            let _ = self.core.handle_input(self.epoch.elapsed(), &mut self.buffer[..len]);
-        }
+        let len = match poll_once(self.stream.read(&mut self.buffer)).await {
+            Some(read) => read.unwrap_or(0),
+            None => 1,
+        };
+        // No event follows a Close frame.
+        let _ = self.core.handle_input(self.epoch.elapsed(), &mut self.buffer[..len]);
     }
 
     /// Decodes everything that has arrived, and queues the answers: they leave in one write.

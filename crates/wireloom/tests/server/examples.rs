@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use wireloom::{CloseCode, Request, Server};
+use wireloom_testing::frame::{masked, upgrade_request};
 
 #[path = "../../examples/axum.rs"]
 mod axum_example;
@@ -85,15 +87,20 @@ async fn the_firehose_is_consumed_to_its_end() {
     assert_eq!((totals.events, totals.bytes), (1000, 1000 * 999 / 2));
 }
 
-// A driver without tokio, on a thread of its own; its peer is this crate's client.
-#[tokio::test]
-async fn a_driver_on_another_runtime_echoes_and_closes() {
+/// A driver without tokio, on a thread of its own. It accepts until the test program ends.
+fn serve_with_smol() -> std::net::SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // It accepts until the test program ends.
     std::thread::spawn(move || {
         smol::block_on(smol_example::serve(smol::net::TcpListener::try_from(listener)?))
     });
+    address
+}
+
+// Its peer is this crate's client.
+#[tokio::test]
+async fn a_driver_on_another_runtime_echoes_and_closes() {
+    let address = serve_with_smol();
     let url = format!("ws://{address}/echo");
     assert_eq!(client::ask(&url, "hello").await.unwrap().as_deref(), Some("hello"));
     let mut socket = wireloom::connect(&url).await.unwrap();
@@ -112,6 +119,35 @@ async fn a_driver_on_another_runtime_echoes_and_closes() {
 
     let request = wireloom::client::Request::get(format!("http://{address}/"));
     assert_eq!(wireloom::Connector::new().request(request).await.unwrap().status, 426);
+}
+
+// Linux resets a socket that receives bytes after it was closed.
+#[tokio::test]
+async fn a_driver_on_another_runtime_loses_nothing_to_bytes_behind_a_close_frame() {
+    const MESSAGES: usize = 60;
+    const LEN: usize = 4_096;
+    let address = serve_with_smol();
+    for pause in [None, Some(Duration::from_millis(50))] {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        // The server has more to send than there is room for.
+        socket.set_recv_buffer_size(16 << 10).unwrap();
+        let mut stream = socket.connect(address).await.unwrap();
+        stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        let mut frames = masked(0x82, [7; LEN]).repeat(MESSAGES);
+        frames.extend_from_slice(b"\x88\x82\0\0\0\0\x03\xe8");
+        stream.write_all(&frames).await.unwrap();
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+        }
+        stream.write_all(&[0; 256 << 10]).await.unwrap();
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received.len(), MESSAGES * (4 + LEN) + 4, "{pause:?}");
+    }
 }
 
 #[tokio::test]
