@@ -562,7 +562,7 @@ impl Driver {
 
     /// Ends the write side and reads until the peer closes, so that it receives GOAWAY instead of a reset.
     pub(crate) async fn linger(mut self) {
-        let mut linger = Linger::http2();
+        let mut linger = Linger::http2().with_account(self.memory.account());
         poll_fn(|cx| linger.poll(&mut self.io, cx)).await;
     }
 }

@@ -511,10 +511,14 @@ impl Connection {
     /// Shuts down the writing side and continues to read for a while, so that the client reads the response instead of a reset. Boxed: an idle
     /// connection has no room for it.
     fn linger(&mut self) -> Pin<Box<impl Future<Output = ()>>> {
-        let Self { io, registry, .. } = self;
-        let mut linger = Linger::http();
+        let Self { io, origin, registry, .. } = self;
+        let mut linger = Linger::http().with_account(&origin.account);
         Box::pin(async move {
-            until(registry, Phase::Aborted, poll_fn(|cx| linger.poll(io, cx))).await;
+            if until(registry, Phase::Draining, poll_fn(|cx| linger.poll(io, cx))).await.is_none() {
+                // The rest of a request need not arrive before the server ends.
+                linger.hurry();
+                until(registry, Phase::Aborted, poll_fn(|cx| linger.poll(io, cx))).await;
+            }
         })
     }
 }

@@ -5,17 +5,16 @@
 //! A transport that lingers keeps what its connection has of the limits of a server: its place, also among those of its address, and
 //! its account.
 
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::Io;
+use super::budget::Budget;
 use super::buffer::Buffer;
-use crate::deadline::Timer;
-
-/// Reads per poll, so that a fast peer does not keep the thread.
-const READS_MAX: usize = 16;
+use crate::deadline::{self, Timer};
+use crate::memory::Account;
 
 /// How long a peer of HTTP may continue to send before it is disconnected.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,23 +32,43 @@ pub(crate) struct Linger {
     is_shut_down: bool,
     /// Bytes that are read before the transport is closed all the same.
     left: usize,
-    /// `None` if the clock cannot represent it: it never passes.
+    /// `None` if the clock cannot represent it: it never passes. Time in which this end does not run does not count.
     deadline: Option<Instant>,
+    /// The longest time between two looks at it.
+    step: Duration,
+    looked_at: Instant,
     /// Whether the deadline moves with what the peer sends.
-    is_http: bool,
+    is_extended: bool,
     timer: Timer,
+    /// A fast peer does not keep the thread.
+    budget: Budget,
+    account: Account,
 }
 
 impl Linger {
     /// Until this deadline, and for at most `len_max` bytes.
     pub(crate) fn until(deadline: Option<Instant>, len_max: usize) -> Self {
-        Self { is_shut_down: false, left: len_max, deadline, is_http: false, timer: Timer::Unset }
+        let now = Instant::now();
+        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(now));
+        Self {
+            is_shut_down: false,
+            left: len_max,
+            deadline,
+            step: deadline::look_step(timeout.unwrap_or_default()),
+            looked_at: now,
+            is_extended: false,
+            timer: Timer::Unset,
+            budget: Budget::default(),
+            account: Account::default(),
+        }
     }
 
     /// For a peer of HTTP/1.1, which should read the last response.
     pub(crate) fn http() -> Self {
         let deadline = Some(Instant::now() + HTTP_TIMEOUT);
-        Self { is_http: true, ..Self::until(deadline, HTTP_STEPS_MAX * HTTP_STEP_LEN) }
+        let mut linger = Self::until(deadline, HTTP_STEPS_MAX * HTTP_STEP_LEN);
+        linger.is_extended = true;
+        linger
     }
 
     /// For a peer of HTTP/2, which should read GOAWAY: windows bound what it sends.
@@ -57,37 +76,73 @@ impl Linger {
         Self::until(Some(Instant::now() + HTTP_TIMEOUT), HTTP_STEP_LEN)
     }
 
+    /// What is read is paid with the share of this connection of a server.
+    pub(crate) fn with_account(mut self, account: &Account) -> Self {
+        self.account = account.clone();
+        self
+    }
+
+    /// The peer gets no more time, however much it sends.
+    pub(crate) fn hurry(&mut self) {
+        self.is_extended = false;
+    }
+
     /// Ends the writing side. Ready when the peer has closed the connection too, or has reset it or sent too much, or at the deadline; at
     /// once where there is no timer for that.
     pub(crate) fn poll(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<()> {
         // A transport that encrypts may have to wait for room.
         self.is_shut_down = self.is_shut_down || io.poll_shutdown(cx).is_ready();
+        let now = self.look();
         let mut buffer = Buffer::take();
-        let mut reads_left = READS_MAX;
-        while reads_left > 0 {
+        loop {
+            // A peer that is not read is not late.
+            ready!(self.budget.poll_paid(&self.account, cx));
             match io.poll_read(cx, buffer.space()) {
                 Poll::Ready(Ok(len @ 1..)) => {
                     let Some(left) = self.left.checked_sub(len) else { return Poll::Ready(()) };
-                    if self.is_http && left.div_ceil(HTTP_STEP_LEN) < self.left.div_ceil(HTTP_STEP_LEN) {
-                        self.deadline = Some(Instant::now() + HTTP_TIMEOUT);
+                    if self.is_extended && left.div_ceil(HTTP_STEP_LEN) < self.left.div_ceil(HTTP_STEP_LEN) {
+                        self.deadline = Some(now + HTTP_TIMEOUT);
                     }
-                    (self.left, reads_left) = (left, reads_left - 1);
+                    self.left = left;
+                    self.budget.spend(len);
                 }
                 Poll::Ready(_) if self.is_shut_down => return Poll::Ready(()),
                 Poll::Ready(_) | Poll::Pending => break,
             }
         }
         // After the reads: bytes that arrived in time are read although this is polled late.
-        if let Some(deadline) = self.deadline
-            && (self.timer.poll(deadline, cx).is_ready() || !self.timer.is_set())
-        {
-            return Poll::Ready(());
-        }
-        if reads_left == 0 {
-            // There may be more.
-            cx.waker().wake_by_ref();
+        self.poll_deadline(now, cx)
+    }
+
+    /// Adds the time to the deadline in which this end did not run.
+    fn look(&mut self) -> Instant {
+        let now = Instant::now();
+        let absence = deadline::absence(now - self.looked_at, self.step);
+        self.deadline = self.deadline.map(|deadline| deadline::after(deadline, absence));
+        self.looked_at = now;
+        now
+    }
+
+    fn poll_deadline(&mut self, mut now: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some(deadline) = self.deadline {
+            if deadline <= now {
+                return Poll::Ready(());
+            }
+            // Timers are late by a millisecond.
+            let looking = self.timer.poll(deadline.min(deadline::after(now, self.step / 2)), cx);
+            if !self.timer.is_set() {
+                return Poll::Ready(());
+            }
+            ready!(looking);
+            now = self.look();
         }
         Poll::Pending
+    }
+}
+
+impl Drop for Linger {
+    fn drop(&mut self) {
+        self.budget.reset(&self.account);
     }
 }
 
@@ -136,6 +191,39 @@ mod tests {
                 () = sending => assert!(is_kept, "{len}"),
             }
         }
+    }
+
+    // The peer could not be late meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_of_the_process_does_not_count() {
+        for create in [Linger::http, Linger::http2] {
+            let mut linger = create();
+            let (_peer, transport) = tokio::io::duplex(100);
+            let mut io = Io::Other(Box::new(transport));
+            for _ in 0..3 {
+                let ended = poll_fn(|cx| Poll::Ready(linger.poll(&mut io, cx))).await;
+                assert!(ended.is_pending());
+                tokio::time::advance(Duration::from_secs(10)).await;
+            }
+            // Each pause took a look.
+            let begin = Instant::now();
+            poll_fn(|cx| linger.poll(&mut io, cx)).await;
+            assert_eq!(begin.elapsed().as_millis() / 100, 2);
+        }
+    }
+
+    // Bytes are always there.
+    #[tokio::test]
+    async fn a_fast_peer_does_not_keep_the_thread() {
+        const LEN: usize = 64 << 20;
+        let mut io = Io::Other(Box::new(tokio::io::join(tokio::io::repeat(7), tokio::io::sink())));
+        let (mut linger, mut polls) = (Linger::until(None, LEN), 0);
+        poll_fn(|cx| {
+            polls += 1;
+            linger.poll(&mut io, cx)
+        })
+        .await;
+        assert!(polls >= LEN >> 20, "{polls}");
     }
 
     // RFC 9112 §9.6: it reads the response after that.

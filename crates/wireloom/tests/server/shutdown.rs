@@ -670,6 +670,28 @@ impl wireloom::server::Listener for Once {
     }
 }
 
+// Lingering is for the response, and its client may send for a minute.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_the_rest_of_refused_requests() {
+    let (mut client, pipe) = tokio::io::duplex(1 << 20);
+    let server = Server::new(crate::listeners::Pipes::one(pipe));
+    let handle = server.handle();
+    let serving = tokio::spawn(server.serve(|_: Request| async { wireloom::Response::new(413) }));
+    client.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n").await.unwrap();
+    client.read_exact(&mut [0; 12]).await.unwrap();
+    let sending = tokio::spawn(async move {
+        while client.write_all(&[7; 1 << 20]).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!sending.is_finished());
+    let begin = tokio::time::Instant::now();
+    handle.shut_down();
+    serving.await.unwrap().unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
 #[test]
 fn a_shutdown_outside_of_the_runtime_does_not_wait_for_a_websocket_in_use() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
