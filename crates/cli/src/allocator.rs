@@ -12,6 +12,9 @@ use std::time::Duration;
 
 use wireloom::ServerHandle;
 
+#[cfg(target_os = "linux")]
+use crate::proc_file::ProcFile;
+
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -69,6 +72,8 @@ pub(crate) fn configure() {
     // Where it fails, nothing is lost but memory.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
+    // What this opens stays open.
+    resident();
 }
 
 /// To be called before a worker of the runtime sleeps.
@@ -130,7 +135,8 @@ pub(crate) async fn return_memory(servers: Vec<ServerHandle>) {
 /// Resident memory of this process, in bytes.
 #[cfg(target_os = "linux")]
 fn resident() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    static STATM: ProcFile = ProcFile::new("/proc/self/statm");
+    let text = STATM.read()?;
     let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
 }

@@ -1,6 +1,6 @@
 //! The command `wireloom`: arguments, input and output, exit codes. The protocols are the crate `wireloom`.
 //!
-//! Layers: `allocator`, `descriptors`, `exit`, `file`, `terminal`, `traces` → `signals` → `args` → `log`, `recording` → `routes` → `cmd`.
+//! Layers: `proc_file` → `allocator`, `descriptors`, `exit`, `file`, `terminal`, `traces` → `signals` → `args` → `log`, `recording` → `routes` → `cmd`.
 
 mod allocator;
 mod args;
@@ -9,6 +9,8 @@ mod descriptors;
 mod exit;
 mod file;
 mod log;
+#[cfg(target_os = "linux")]
+mod proc_file;
 mod recording;
 mod routes;
 mod signals;

@@ -59,6 +59,8 @@ impl Routes {
     /// # Errors
     /// The directory of `--dir` cannot be read.
     pub(crate) fn new(args: &Serve, hub: Hub) -> Result<Self, String> {
+        // What this opens stays open.
+        process::latest();
         let start_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let files = args
             .dir

@@ -3,6 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+#[cfg(target_os = "linux")]
+use crate::proc_file::ProcFile;
+
 /// How long figures are current: counting the open files takes time for each of them, and any number of clients may ask.
 const CURRENT: Duration = Duration::from_secs(1);
 
@@ -43,20 +46,22 @@ fn latest_of(latest: &Latest, now: Instant, read: impl FnOnce() -> Option<Proces
 #[cfg(target_os = "linux")]
 fn read() -> Option<Process> {
     use rustix::process::{Resource, getrlimit};
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    static STAT: ProcFile = ProcFile::new("/proc/self/stat");
+    let stat = STAT.read()?;
     // The name of the process, in parentheses, may contain anything. Fields are numbered from 1; the one behind it is 3.
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
     let ticks = rustix::param::clock_ticks_per_second() as f64;
     let page = rustix::param::page_size() as f64;
-    let limit = getrlimit(Resource::Nofile).current;
+    let max_fds = getrlimit(Resource::Nofile).current.map_or(f64::INFINITY, |max| max as f64);
     Some(Process {
         cpu_seconds: (field(14)? + field(15)?) / ticks,
         resident_bytes: field(24)? * page,
         virtual_bytes: field(23)?,
-        open_fds: std::fs::read_dir("/proc/self/fd").ok()?.count() as f64,
-        max_fds: limit.map_or(f64::INFINITY, |limit| limit as f64),
+        // To count them takes a free one.
+        open_fds: std::fs::read_dir("/proc/self/fd").map_or(max_fds, |open| open.count() as f64),
+        max_fds,
         threads: field(20)?,
     })
 }

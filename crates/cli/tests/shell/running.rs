@@ -104,6 +104,12 @@ async fn without_file_descriptors_the_log_says_so_and_the_metrics_answer() {
     for _ in 0..100 {
         accept_failures(&server, 3).await;
     }
+    if cfg!(target_os = "linux") {
+        // Figures of the process are read once a second.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let metrics = server.get_from(3, "/metrics").await;
+        assert!(metrics.contains("\nprocess_open_fds 100\n"), "{metrics}");
+    }
     // The others wait in the queue, and are accepted when descriptors are free.
     drop(clients);
     assert!(server.get("/healthz").await.ends_with("ok\n"));
