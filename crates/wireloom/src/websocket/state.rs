@@ -160,8 +160,7 @@ impl Shared {
     /// Ready when the transport is not needed any more. Once both halves are dropped, this writes the queue.
     pub(super) fn poll_ended(&self, waiter: Waiter, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
-        // The half that is dropped last queues a Close frame, unless there was one.
-        let is_dropped = state.halves == 0 && !state.session.core.is_open();
+        let is_dropped = state.halves == 0;
         if is_dropped && !state.link.is_closed() && state.poll_flush(Some((waiter, cx))).is_ready() {
             state.end_dropped();
         }
@@ -839,8 +838,9 @@ impl State {
         // The task that receives has another deadline, and the server waits for this.
         self.wake();
         let is_written = self.poll_flush(None).is_ready();
+        let needs_task = !is_written || self.lingers();
         let has_task = || self.runtime().is_some_and(|runtime| deadline::has_timers(&runtime));
-        if is_written && !self.lingers() || !has_task() {
+        if needs_task && !has_task() {
             self.drop_io(WebSocketError::Closed);
         } else if is_written {
             self.end_dropped();
