@@ -442,13 +442,10 @@ impl Outbound {
     /// nothing was queued: call one of the other sends. `payload` must be UTF-8 if it is sent as text; this is not checked.
     #[inline(always)]
     pub fn append_message(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
-        let Sender { processing: None, fragmented: None, append_len_max, queue, .. } = &mut self.sender
-        else {
-            // Masked, compressed or logged, or behind a fragment.
-            return false;
-        };
+        let Sender { queue, append_len_max, processing, fragmented, .. } = &mut self.sender;
+        let is_plain = processing.is_none() && fragmented.is_none();
         // Payloads queued by reference are not counted: the caller flushes them first.
-        let len_max = batch_len_max.min(*append_len_max as usize);
+        let len_max = batch_len_max.min(if is_plain { *append_len_max as usize } else { 0 });
         self.closing.is_none() && queue.append(FIN | kind.opcode() as u8, payload, len_max)
     }
 
