@@ -13,7 +13,7 @@ use slab::Slab;
 use wireloom::PreparedMessage;
 
 pub(crate) use self::burst::Appended;
-use self::burst::Burst;
+use self::burst::{Burst, Expected};
 pub(crate) use self::left::{Counted, Left, Owner};
 use crate::batch::Unwritten;
 use crate::client::{Client, Format};
@@ -48,6 +48,8 @@ struct Channel {
     latest: Option<Box<Latest>>,
     /// What is to be forwarded; boxed, because few channels have it.
     burst: Option<Box<Burst>>,
+    /// What is to follow; boxed, because few channels have it.
+    expected: Option<Box<Expected>>,
     /// The number of subscribers, at the last burst, for which each publication is filtered or compared.
     costly: usize,
     /// How long it counts without subscribers, and to whom, because a client published into it.
@@ -196,15 +198,6 @@ impl Channels {
             undelivered: Arc::default(),
             by_namespace: Mutex::default(),
             left: Mutex::default(),
-        }
-    }
-
-    /// Waits while too much of what was published is to be written, if a publication of this channel would begin a burst.
-    pub(crate) async fn room(&self, channel: &str) {
-        let begins =
-            || self.channels.lock(channel).get(channel).is_some_and(|channel| channel.burst.is_none());
-        if !self.undelivered.has_room() && begins() {
-            self.undelivered.room().await;
         }
     }
 

@@ -1,13 +1,23 @@
 //! What has been published and not been written yet. While that is much, publications wait that would begin a burst: the tasks which write
 //! would keep all others waiting.
+//!
+//! ```text
+//! reserve() -> Load, while the engine has the publications -> Load, while their burst is to be written
+//! ```
+//!
+//! Those that wait are admitted in the order of their tags: how much had been admitted when they came, and their own visits (start-time fair
+//! queueing, Goyal 1996). So a burst waits for those that are no longer than it, and for the longer ones that came some time before; and what
+//! comes later gets ahead of it by no more than its own length.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
+
+use crate::shards::lock;
 
 /// The number of visits of subscribers, each with a write, above which publishers wait. It takes some 20 ms of a worker.
 const VISITS_MAX: usize = 4 << 10;
@@ -15,41 +25,103 @@ const VISITS_MAX: usize = 4 << 10;
 /// The number of further publications of a burst that cost as much as the visit of a subscriber.
 const LATER_PER_VISIT: usize = 64;
 
-/// How long a publisher waits at most: a runtime that is not run any more writes nothing.
+/// How long publishers wait at most while none of them has room: a runtime that is not run any more writes nothing.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Of a node.
 #[derive(Debug, Default)]
-pub(crate) struct Undelivered {
-    visits: AtomicUsize,
-    changed: Notify,
+pub(crate) struct Undelivered(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    visits: usize,
+    /// By their tags, and the order in which they came.
+    waiting: BTreeMap<(usize, u64), Waiting>,
+    /// The tag of the last one that was admitted.
+    tag: usize,
+    /// How many have waited so far.
+    came: u64,
+    /// How often one of them was admitted.
+    admitted: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    visits: usize,
+    admit: oneshot::Sender<Load>,
 }
 
 impl Undelivered {
-    /// Whether not too much is to be written.
-    pub(crate) fn has_room(&self) -> bool {
-        self.visits.load(Ordering::Acquire) <= VISITS_MAX
-    }
-
-    /// Waits until there is room.
-    pub(crate) async fn room(&self) {
-        let room = async {
-            loop {
-                let changed = self.changed.notified();
-                if self.has_room() {
-                    return;
-                }
-                changed.await;
+    /// Takes room for the visits of a burst, once there is some. A burst that is longer than the limit has room as well: it is the only one
+    /// beyond the limit.
+    pub(crate) async fn reserve(self: &Arc<Self>, visits: usize) -> Load {
+        let mut admission = {
+            let mut state = lock(&self.0);
+            let has_room = state.waiting.is_empty() && state.visits <= VISITS_MAX;
+            // Where there is no runtime there is no timer.
+            if has_room || Handle::try_current().is_err() {
+                return state.load(self, visits);
             }
+            let (admit, admission) = oneshot::channel();
+            let tag = state.tag.saturating_add(visits);
+            let came = state.came;
+            state.came += 1;
+            state.waiting.insert((tag, came), Waiting { visits, admit });
+            admission
         };
-        // Where there is no runtime there is no timer. After the timeout it is as if the rest had been written.
-        if Handle::try_current().is_ok() {
-            let _ = timeout(WAIT_MAX, room).await;
+        loop {
+            let before = lock(&self.0).admitted;
+            if let Ok(Ok(load)) = timeout(WAIT_MAX, &mut admission).await {
+                return load;
+            }
+            let mut state = lock(&self.0);
+            if state.admitted == before {
+                admission.close();
+                // As if the rest had been written. Those that wait have their share each second, this one first: others may belong to a
+                // runtime that is not run any more.
+                state.visits = 0;
+                state.admitted += 1;
+                let load = state.load(self, visits);
+                let admitted = state.admit(self);
+                drop(state);
+                admit_all(admitted);
+                return load;
+            }
         }
     }
 }
 
-/// What writing a burst costs, until it has been written.
+impl State {
+    fn load(&mut self, undelivered: &Arc<Undelivered>, visits: usize) -> Load {
+        self.visits += visits;
+        Load { undelivered: undelivered.clone(), visits }
+    }
+
+    /// Those of the waiting that have room now. The caller has to [admit](admit_all) them after the unlock.
+    fn admit(&mut self, undelivered: &Arc<Undelivered>) -> Vec<(oneshot::Sender<Load>, Load)> {
+        let mut admitted = Vec::new();
+        while self.visits <= VISITS_MAX
+            && let Some(((tag, _), Waiting { visits, admit })) = self.waiting.pop_first()
+        {
+            self.tag = tag;
+            // Otherwise it has been given up.
+            if !admit.is_closed() {
+                self.admitted += 1;
+                admitted.push((admit, self.load(undelivered, visits)));
+            }
+        }
+        admitted
+    }
+}
+
+fn admit_all(admitted: Vec<(oneshot::Sender<Load>, Load)>) {
+    for (admit, load) in admitted {
+        // If it is given up at this moment, the next ones have its room.
+        drop(admit.send(load));
+    }
+}
+
+/// Visits that a burst takes, until it has been written, or that one is expected to take, until it has been published.
 #[derive(Debug)]
 pub(crate) struct Load {
     undelivered: Arc<Undelivered>,
@@ -57,55 +129,146 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    pub(crate) fn new(undelivered: &Arc<Undelivered>) -> Self {
-        Self { undelivered: undelivered.clone(), visits: 0 }
+    /// That of a burst which has begun, whether there is room or not.
+    pub(crate) fn new(undelivered: &Arc<Undelivered>, subscribers: usize) -> Self {
+        lock(&undelivered.0).load(undelivered, subscribers)
     }
 
-    /// Adds a publication to the burst.
-    pub(crate) fn add(&mut self, subscribers: usize) {
-        let visits = if self.visits == 0 { subscribers } else { subscribers / LATER_PER_VISIT };
-        self.visits += visits;
-        self.undelivered.visits.fetch_add(visits, Ordering::Relaxed);
+    /// Adds a further publication of the burst.
+    pub(crate) fn add_later(&mut self, subscribers: usize) {
+        let visits = subscribers / LATER_PER_VISIT;
+        if visits > 0 {
+            self.visits += visits;
+            lock(&self.undelivered.0).visits += visits;
+        }
     }
 }
 
 impl Drop for Load {
     fn drop(&mut self) {
-        let before = self.undelivered.visits.fetch_sub(self.visits, Ordering::AcqRel);
-        if before > VISITS_MAX && before - self.visits <= VISITS_MAX {
-            self.undelivered.changed.notify_waiters();
-        }
+        let mut state = lock(&self.undelivered.0);
+        // What was given up is not counted any more.
+        state.visits = state.visits.saturating_sub(self.visits);
+        let admitted = state.admit(&self.undelivered);
+        drop(state);
+        admit_all(admitted);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
+    use std::future::poll_fn;
+    use std::pin::Pin;
     use std::task::{Context, Poll, Waker};
 
     use super::*;
 
+    fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn visits(undelivered: &Undelivered) -> usize {
+        lock(&undelivered.0).visits
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn publishers_wait_while_much_is_to_be_written() {
+    async fn those_who_wait_have_room_one_after_the_other() {
         let undelivered = Arc::<Undelivered>::default();
-        let [mut first, mut second] = [0; 2].map(|_| Load::new(&undelivered));
-        first.add(VISITS_MAX);
-        undelivered.room().await;
-        second.add(1);
-        let mut waiting = pin!(undelivered.room());
-        let cx = &mut Context::from_waker(Waker::noop());
-        assert_eq!(waiting.as_mut().poll(cx), Poll::Pending);
-        drop(second);
-        assert_eq!(waiting.poll(cx), Poll::Ready(()));
-        // A publication that joins a burst costs less.
-        for _ in 0..2 {
-            first.add(LATER_PER_VISIT);
-        }
-        assert_eq!(undelivered.visits.load(Ordering::Relaxed), VISITS_MAX + 2);
-        let begun = tokio::time::Instant::now();
-        undelivered.room().await;
-        assert_eq!(begun.elapsed(), WAIT_MAX);
+        let first = undelivered.reserve(VISITS_MAX + 1).await;
+        let mut waiting: Vec<_> = (0..4).map(|_| Box::pin(undelivered.reserve(3_000))).collect();
+        assert!(waiting.iter_mut().all(|one| poll(one.as_mut()).is_pending()));
+        // One is given up while it waits, and one when it has room.
+        drop(waiting.remove(0));
         drop(first);
-        assert_eq!(undelivered.visits.load(Ordering::Relaxed), 0);
+        drop(waiting.remove(0));
+        let ready: Vec<_> = waiting.iter_mut().map(|one| poll(one.as_mut()).is_ready()).collect();
+        assert_eq!((ready, visits(&undelivered)), (vec![true, true], 0), "what nobody keeps makes room");
+        let [first, second] = [(); 2].map(|()| Load::new(&undelivered, 3_000));
+        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(undelivered.reserve(3_000))).collect();
+        assert!(waiting.iter_mut().all(|one| poll(one.as_mut()).is_pending()));
+        drop(first);
+        let Poll::Ready(third) = poll(waiting.remove(0).as_mut()) else { panic!("there is room") };
+        assert!(waiting.iter_mut().all(|one| poll(one.as_mut()).is_pending()), "it is taken");
+        drop((second, third));
+        let both: Vec<_> = waiting.iter_mut().map(|one| poll(one.as_mut())).collect();
+        assert!(both.iter().all(Poll::is_ready));
+        assert_eq!(visits(&undelivered), 6_000);
+        drop((waiting, both));
+        assert_eq!(visits(&undelivered), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn short_bursts_do_not_wait_for_many_long_ones() {
+        let undelivered = Arc::<Undelivered>::default();
+        let unwritten = Load::new(&undelivered, 2 * VISITS_MAX);
+        let reserve = |visits| Box::pin(undelivered.reserve(visits));
+        let mut long: Vec<_> = (0..10).map(|_| reserve(VISITS_MAX + 1)).collect();
+        assert!(long.iter_mut().all(|one| poll(one.as_mut()).is_pending()));
+        let mut short = reserve(10);
+        assert!(poll(short.as_mut()).is_pending());
+        drop(unwritten);
+        assert!(poll(short.as_mut()).is_ready());
+        // Nor do the long ones wait for all short ones that come later.
+        let mut admitted: Vec<_> = long.iter_mut().map(|one| poll(one.as_mut())).collect();
+        let is_ready = |admitted: &[Poll<Load>]| admitted.iter().filter(|one| one.is_ready()).count();
+        assert_eq!(is_ready(&admitted), 1);
+        let mut rounds = 0;
+        let mut rest = long.split_off(1);
+        while !rest.is_empty() {
+            let mut later: Vec<_> = (0..100).map(|_| reserve(1_000)).collect();
+            assert!(later.iter_mut().all(|one| poll(one.as_mut()).is_pending()));
+            admitted.clear();
+            while let Some(index) = later.iter_mut().position(|one| poll(one.as_mut()).is_ready()) {
+                drop(later.swap_remove(index));
+            }
+            rest.retain_mut(|one| match poll(one.as_mut()) {
+                Poll::Ready(load) => {
+                    admitted.push(Poll::Ready(load));
+                    false
+                }
+                Poll::Pending => true,
+            });
+            rounds += 1;
+            assert!(rounds < 100, "long ones wait for ever");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn publishers_go_on_though_nothing_is_written() {
+        let undelivered = Arc::<Undelivered>::default();
+        let unwritten = Load::new(&undelivered, 3 * VISITS_MAX);
+        // This one belongs to a runtime that is not run any more.
+        let mut left = Box::pin(undelivered.reserve(VISITS_MAX));
+        assert!(poll(left.as_mut()).is_pending());
+        let begun = tokio::time::Instant::now();
+        let mut waiting: Vec<_> = (0..6).map(|_| Box::pin(undelivered.reserve(3_000))).collect();
+        let mut admitted = Vec::new();
+        for second in 1..=2 {
+            poll_fn(|cx| {
+                waiting.retain_mut(|one| match one.as_mut().poll(cx) {
+                    Poll::Ready(load) => {
+                        admitted.push(load);
+                        false
+                    }
+                    Poll::Pending => true,
+                });
+                if begun.elapsed() >= second * WAIT_MAX { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            let admitted: usize = admitted.iter().map(|load| load.visits).sum();
+            assert!((1..=second as usize * 3 * VISITS_MAX).contains(&admitted), "{admitted} {second}");
+        }
+        drop((unwritten, admitted, waiting, left));
+        assert_eq!(visits(&undelivered), 0);
+    }
+
+    #[tokio::test]
+    async fn a_publication_that_joins_a_burst_costs_less() {
+        let undelivered = Arc::<Undelivered>::default();
+        let mut load = undelivered.reserve(LATER_PER_VISIT).await;
+        (0..2).for_each(|_| load.add_later(LATER_PER_VISIT));
+        assert_eq!(visits(&undelivered), LATER_PER_VISIT + 2);
+        drop(load);
+        assert_eq!(visits(&undelivered), 0);
     }
 }

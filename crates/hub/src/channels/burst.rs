@@ -7,8 +7,9 @@
 //!
 //! A burst is forwarded before the subscribers of its channel change, or are sent something else.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use tokio::sync::OnceCell;
 use wireloom::PreparedMessage;
 
 use super::{Channel, Channels, Forwarded, Kept, Latest, Lost, OnSlow, Phase, Subscriber, Waiting};
@@ -36,8 +37,66 @@ const COSTLY_MAX: usize = 4 << 10;
 #[derive(Debug)]
 pub(super) struct Burst {
     published: Vec<Published>,
-    len: usize,
+    size: Size,
     load: Load,
+}
+
+/// The number and the length of the publications of a burst.
+#[derive(Debug, Default)]
+struct Size {
+    count: usize,
+    len: usize,
+}
+
+impl Size {
+    fn add(&mut self, len: usize) {
+        self.count += 1;
+        self.len += len;
+    }
+
+    /// Whether the burst is forwarded at once.
+    fn is_full(&self, subscribers: usize, costly: usize) -> bool {
+        self.count >= BURST_MAX
+            || self.len >= BURST_LEN_MAX
+            || self.count * subscribers >= DELIVERIES_MAX
+            || self.count * costly >= COSTLY_MAX
+    }
+}
+
+/// Room for a publication, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// That of all publications of a burst which is expected. Empty while they wait for it.
+    _shared: Option<Arc<OnceCell<Load>>>,
+    _own: Option<Load>,
+}
+
+/// The publications of a channel that have room or wait for it, and of which the engine has delivered none yet: it is expected to deliver
+/// them together, so that they are one burst.
+#[derive(Debug)]
+pub(super) struct Expected {
+    room: Weak<OnceCell<Load>>,
+    size: Size,
+}
+
+impl Expected {
+    /// Adds a publication, to another burst if this one is full or does not exist any more. Returns its room, and whether it is the first.
+    fn join(
+        expected: &mut Option<Box<Self>>,
+        len: usize,
+        subscribers: usize,
+        costly: usize,
+    ) -> (Arc<OnceCell<Load>>, bool) {
+        if let Some(known) = expected.as_mut().filter(|known| !known.size.is_full(subscribers, costly))
+            && let Some(room) = known.room.upgrade()
+        {
+            known.size.add(len);
+            return (room, false);
+        }
+        let room = Arc::default();
+        *expected = Some(Box::new(Self { room: Arc::downgrade(&room), size: Size { count: 1, len } }));
+        (room, true)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -49,7 +108,7 @@ struct Published {
 
 impl Burst {
     fn new(load: Load) -> Self {
-        Self { published: Vec::new(), len: 0, load }
+        Self { published: Vec::new(), size: Size::default(), load }
     }
 }
 
@@ -100,6 +159,35 @@ impl Published {
 }
 
 impl Channels {
+    /// Waits until a publication of this length may be given to the engine: while too much of what was published is to be written, those
+    /// wait that would begin a burst. The caller keeps the room until the engine has answered. A burst counts again when it is delivered, so
+    /// that those which the engine delivers in several parts are more than was expected. `is_immediate`: the engine delivers the publication
+    /// before it answers, so that it joins a burst that has begun.
+    pub(crate) async fn room(&self, channel: &str, len: usize, is_immediate: bool) -> Option<Room> {
+        let (expected, subscribers) = {
+            let mut shard = self.channels.lock(channel);
+            let Channel { subscribers, expected, burst, costly, .. } = shard.get_mut(channel)?;
+            let subscribers = subscribers.len();
+            if is_immediate && burst.is_some() {
+                return None;
+            }
+            let join = || Expected::join(expected, len, subscribers, *costly);
+            ((!is_immediate).then(join), subscribers)
+        };
+        let Some((shared, is_first)) = expected else {
+            // Its publisher may forward the burst at once, and so may the next one.
+            let own = self.undelivered.reserve(subscribers).await;
+            return Some(Room { _shared: None, _own: Some(own) });
+        };
+        shared.get_or_init(|| self.undelivered.reserve(subscribers)).await;
+        let own = (!is_first).then(|| {
+            let mut later = Load::new(&self.undelivered, 0);
+            later.add_later(subscribers);
+            later
+        });
+        Some(Room { _shared: Some(shared), _own: own })
+    }
+
     /// Adds a publication to the burst of its channel.
     pub(crate) fn append(
         &self,
@@ -108,18 +196,26 @@ impl Channels {
         previous: u64,
         publication: &Arc<Publication>,
     ) -> Appended {
+        // Dropped after the unlock: publishers wait for it.
+        let room;
         let mut shard = self.channels.lock(channel);
-        let Some(Channel { burst, subscribers, costly, .. }) = shard.get_mut(channel) else {
+        let Some(Channel { burst, subscribers, costly, expected, .. }) = shard.get_mut(channel) else {
             return Appended::Done;
         };
+        // What is published from now on arrives after those that have room.
+        room = expected.as_ref().and_then(|expected| expected.room.upgrade());
+        if room.as_ref().is_none_or(|room| room.initialized()) {
+            *expected = None;
+        }
         let is_first = burst.is_none();
-        let burst = burst.get_or_insert_with(|| Box::new(Burst::new(Load::new(&self.undelivered))));
-        burst.load.add(subscribers.len());
-        burst.len += publication.data.len();
+        if let Some(burst) = burst {
+            burst.load.add_later(subscribers.len());
+        }
+        let load = || Load::new(&self.undelivered, subscribers.len());
+        let burst = burst.get_or_insert_with(|| Box::new(Burst::new(load())));
+        burst.size.add(publication.data.len());
         burst.published.push(Published { epoch: epoch.into(), previous, publication: publication.clone() });
-        let count = burst.published.len();
-        let is_full = count >= BURST_MAX || burst.len >= BURST_LEN_MAX;
-        if is_full || count * subscribers.len() >= DELIVERIES_MAX || count * *costly >= COSTLY_MAX {
+        if burst.size.is_full(subscribers.len(), *costly) {
             return Appended::Full;
         }
         match shard.get_key_value(channel) {
@@ -295,6 +391,7 @@ impl<'a> Forwarder<'a> {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
     use wireloom::wireloom_ws::{Role, handshake::Negotiated};
@@ -480,6 +577,56 @@ mod tests {
         assert_eq!(publish(4), Some(vec![Encoding::Json]));
         channels.remove("x", json);
         assert!(channels.channels.lock("x").is_empty());
+    }
+
+    #[tokio::test]
+    async fn publications_that_are_expected_together_share_room() {
+        const TOGETHER: usize = DELIVERIES_MAX.div_ceil(5_000);
+        let channels = Channels::new();
+        let client = Client::new(Transport::Room, None, None, Outbox::new(1 << 20, SlowPolicy::Disconnect));
+        let client = Arc::new(client);
+        for channel in ["x", "y"] {
+            (0..5_000).for_each(|_| drop(channels.add(channel, client.clone(), false)));
+        }
+        let cx = &mut Context::from_waker(Waker::noop());
+        let publish = |channel| Box::pin(channels.room(channel, 1, false));
+        let mut waiting: Vec<_> = (0..2 * TOGETHER).map(|_| publish("x")).collect();
+        let mut rooms: Vec<_> = waiting.iter_mut().map(|one| one.as_mut().poll(cx)).collect();
+        let is_ready =
+            |rooms: &[Poll<Option<super::Room>>]| rooms.iter().filter(|room| room.is_ready()).count();
+        assert_eq!(is_ready(&rooms), TOGETHER, "the next ones are another burst");
+        let mut other = publish("y");
+        assert!(other.as_mut().poll(cx).is_pending());
+        rooms.clear();
+        // The first of those that wait is given up: another one waits for all of them, behind the others.
+        drop(waiting.remove(TOGETHER));
+        let other = other.as_mut().poll(cx);
+        assert!(other.is_ready());
+        let mut waiting = waiting.split_off(TOGETHER);
+        assert!(waiting.iter_mut().all(|one| one.as_mut().poll(cx).is_pending()));
+        drop(other);
+        let rooms: Vec<_> = waiting.iter_mut().map(|one| one.as_mut().poll(cx)).collect();
+        assert_eq!(is_ready(&rooms), TOGETHER - 1);
+        // One has arrived: what is published from now on does not arrive with the rest.
+        let publication = Arc::new(Publication::default());
+        channels.append("x", "", 0, &publication);
+        assert!(publish("x").as_mut().poll(cx).is_pending());
+        assert!(
+            matches!(pin!(channels.room("x", 1, true)).poll(cx), Poll::Ready(None)),
+            "it joins the burst"
+        );
+        assert!(
+            matches!(pin!(channels.room("z", 1, false)).poll(cx), Poll::Ready(None)),
+            "nobody has subscribed"
+        );
+        drop(rooms);
+        let _ = channels.fan_out("x", &|_| {});
+        assert!(publish("x").as_mut().poll(cx).is_ready());
+        // Those that the engine delivers at once are forwarded one by one, if each is followed by a reply.
+        let publish_at_once = || Box::pin(channels.room("x", 1, true));
+        let first = publish_at_once().as_mut().poll(cx);
+        assert!(matches!(first, Poll::Ready(Some(_))));
+        assert!(publish_at_once().as_mut().poll(cx).is_pending());
     }
 
     #[test]

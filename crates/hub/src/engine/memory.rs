@@ -133,6 +133,10 @@ impl Engine for MemoryEngine {
     fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
         if let Some(delivery) = self.delivery() {
             delivery.deliver_membership(channel, &membership);
+    fn is_immediate(&self, _retention: Option<&Retention>) -> bool {
+        true
+    }
+
         }
         ready(Ok(()))
     }

@@ -228,6 +228,11 @@ pub trait Engine: Send + Sync + 'static {
     /// Announces a client that joined or left, on every node.
     fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()>;
 
+    /// Whether [`publish`](Self::publish) delivers to this node's subscribers before it first waits.
+    fn is_immediate(&self, _retention: Option<&Retention>) -> bool {
+        false
+    }
+
     /// Subscribes this node to a channel for one of its clients. Publications after this returns are delivered.
     ///
     /// # Cancel safety

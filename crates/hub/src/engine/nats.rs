@@ -357,6 +357,10 @@ impl Engine for NatsEngine {
     }
 
     fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
+    fn is_immediate(&self, retention: Option<&Retention>) -> bool {
+        retention.is_none()
+    }
+
         Box::pin(async move {
             self.receiver.deliver_membership(channel, &membership);
             let push = match membership {

@@ -66,8 +66,10 @@ impl Node {
         let options = settings.config.channel_options(channel).ok_or(PublishError::UnknownNamespace)?;
         let retention = retention(options).filter(|_| !skip_history);
         self.metrics.publications.increment();
-        self.channels.room(channel).await;
+        let is_immediate = self.engine.is_immediate(retention.as_ref());
+        let room = self.channels.room(channel, publication.data.len(), is_immediate).await;
         let published = self.engine.publish(channel, publication, retention, idempotency_key).await;
+        drop(room);
         charge(1 + self.channels.subscribers(channel) / DELIVERIES_PER_UNIT).await;
         published.map_err(PublishError::Engine)
     }

@@ -13,8 +13,9 @@ use super::Node;
 use crate::client::{Client, Identity, Page, Transport};
 use crate::config::HubConfig;
 use crate::connecting::RECENT_MAX;
-use crate::engine::{Action, Control, Delivery as _, EngineError};
+use crate::engine::{Action, Control, Delivery as _, DiskEngine, EngineError, MemoryEngine};
 use crate::events::Host as _;
+use crate::history::HistoryQuery;
 use crate::hub::Hub;
 use crate::outbox::Taken;
 use crate::protocol::{Disconnect, Encoding, Publication, SubscribeRequest};
@@ -450,6 +451,32 @@ async fn a_disconnect_has_happened_when_it_is_delivered() {
     let clients = [connected(&hub.0), connected(&hub.0)];
     give(&hub.0, Action::Disconnect { code: 3503, reason: String::new(), except: Vec::new() });
     assert_eq!(clients.map(|client| client.outbox.has_ended()), [true; 2]);
+}
+
+#[tokio::test]
+async fn an_engine_that_answers_later_has_no_more_than_can_be_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+    let config = HubConfig::from_toml("channel.history_size = 10\nchannel.history_ttl = \"1h\"\n").unwrap();
+    let hub = Hub::builder().config(config).engine(engine).build().unwrap();
+    let client = connected(&hub.0);
+    for channel in ["a", "b"] {
+        (0..5_000).for_each(|_| drop(hub.0.channels.add(channel, client.clone(), false)));
+    }
+    let publish = |channel| Box::pin(hub.publish(channel, "1"));
+    let cx = &mut Context::from_waker(Waker::noop());
+    // Those of a channel become one burst: they reach the engine together.
+    let [mut first, mut second, mut other] = ["a", "a", "b"].map(publish);
+    for publishing in [&mut first, &mut second, &mut other] {
+        assert!(publishing.as_mut().poll(cx).is_pending());
+    }
+    first.await.unwrap();
+    second.await.unwrap();
+    // The engine stores in the order of the calls, and nobody waits for this one.
+    hub.publish("c", "1").await.unwrap();
+    let history = hub.0.history("b", &HistoryQuery::default()).await.unwrap().unwrap();
+    assert_eq!(history.position.offset, 0, "it was stored while there was no room");
+    assert_eq!(other.await.unwrap().offset, 1);
 }
 
 #[tokio::test]

@@ -263,6 +263,10 @@ impl Engine for DiskEngine {
     }
 
     fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
+    fn is_immediate(&self, retention: Option<&Retention>) -> bool {
+        retention.is_none()
+    }
+
         self.memory.publish_membership(channel, membership)
     }
 
