@@ -174,7 +174,7 @@ impl Endpoint {
         context: &[(String, String)],
         body: Bytes,
     ) -> Result<Bytes, String> {
-        let _turn = self.turns.acquire(user).await.map_err(|error| error.to_string())?;
+        let _turn = self.turns.acquire(user).await;
         // No header of a client stands beside one of the configuration.
         let is_own = |name: &str| self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
         // The context of the call's span replaces that of the client, which the span continues.
