@@ -17,7 +17,7 @@ mod node;
 mod redis_server;
 
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wireloom_hub::RecoveryMode;
 use wireloom_hub::engine::{
@@ -716,6 +716,28 @@ async fn redis_over_tls() {
         "x",
     ] {
         assert!(RedisEngine::connect(url).await.is_err(), "{url}");
+    }
+}
+
+/// A server that was stopped reads what was sent to it when it goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_does_nothing_after_its_failure_was_reported() {
+    let Some(redis) = Redis::start() else { return };
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    for channel in ["published", "removed"] {
+        publish(&engine, channel, "1").await;
+    }
+    redis.signal("-STOP");
+    let publishing = engine.publish("published", publication("2"), Some(KEEP), "");
+    let (published, removed) = tokio::join!(publishing, engine.remove_history("removed"));
+    assert!(published.is_err() && removed.is_err());
+    redis.signal("-CONT");
+    let begin = Instant::now();
+    for channel in ["published", "removed"] {
+        while engine.publish(channel, publication("3"), Some(KEEP), "").await.is_err() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "Redis does not go on");
+        }
+        assert_eq!(history(&engine, channel, HistoryQuery::default()).await, ["1", "3"], "{channel}");
     }
 }
 

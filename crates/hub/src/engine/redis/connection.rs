@@ -1,7 +1,7 @@
 //! The connection for commands, which is made again after a failure.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use redis::{
     Value,
 };
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 
 use super::names::Names;
@@ -46,7 +47,37 @@ pub(super) struct Connection {
     open: tokio::sync::Mutex<Option<(u64, Open)>>,
     /// The number of the next connection.
     next: AtomicU64,
+    clock: ServerClock,
     status: Status,
+}
+
+/// The clock of the server, or of those of a cluster.
+struct ServerClock {
+    started: Instant,
+    /// By how many milliseconds it was ahead of `started` at the last answer, or less: an answer takes time to arrive.
+    ahead_ms: AtomicI64,
+}
+
+impl ServerClock {
+    fn new() -> Self {
+        // Not known yet, and thus behind.
+        Self { started: Instant::now(), ahead_ms: AtomicI64::new(i64::MIN) }
+    }
+
+    fn ahead_ms(&self) -> i64 {
+        self.ahead_ms.load(Ordering::Relaxed)
+    }
+
+    /// Takes the server's time from an answer that has just arrived. Returns how far it is ahead.
+    fn handle_answer(&self, now_ms: i64) -> i64 {
+        let ahead_ms = now_ms.saturating_sub(self.ms(Instant::now()));
+        self.ahead_ms.store(ahead_ms, Ordering::Relaxed);
+        ahead_ms
+    }
+
+    fn ms(&self, at: Instant) -> i64 {
+        at.saturating_duration_since(self.started).as_millis().try_into().unwrap_or(i64::MAX)
+    }
 }
 
 /// How the address of the server is found.
@@ -370,6 +401,7 @@ impl Connection {
             source,
             open: Default::default(),
             next: AtomicU64::new(0),
+            clock: ServerClock::new(),
             status: Status::default(),
         })
     }
@@ -495,6 +527,34 @@ impl Connection {
         script: &ScriptInvocation<'_>,
     ) -> Result<T, EngineError> {
         self.run(async |connection| script.invoke_async(connection).await).await
+    }
+
+    /// Invokes a script that the server executes before this gives up, or not at all: it may read the command much later, when it was
+    /// stopped or cut off, or is sent it again. `script` makes the invocation with a deadline in the server's time, at which the script
+    /// refuses. Its answer begins with the server's time, and a refusal has no more.
+    ///
+    /// The server's clock is known from its last answer. If that says less than the truth, as before the first answer or after the clock was
+    /// set forward, it refuses too early, and its answer tells what it is now. It says more only if the clock was set back since, or
+    /// belongs to another server: of a cluster, or that took over.
+    pub(super) async fn invoke_in_time<'a, T: FromRedisValue>(
+        &self,
+        script: impl Fn(i64) -> ScriptInvocation<'a>,
+    ) -> Result<T, EngineError> {
+        self.run(async |connection| {
+            let until_ms = self.clock.ms(Instant::now() + TIMEOUT);
+            let mut ahead_ms = self.clock.ahead_ms();
+            loop {
+                let script = script(until_ms.saturating_add(ahead_ms));
+                let answer: Vec<Value> = script.invoke_async(connection).await?;
+                let mut answer = answer.into_iter();
+                ahead_ms =
+                    self.clock.handle_answer(redis::from_redis_value(answer.next().unwrap_or(Value::Nil))?);
+                if answer.len() > 0 {
+                    return Ok(redis::from_redis_value(Value::Array(answer.collect()))?);
+                }
+            }
+        })
+        .await
     }
 
     pub(super) async fn query<T: FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, EngineError> {

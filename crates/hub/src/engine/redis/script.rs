@@ -30,6 +30,18 @@ local function goes_on(before)
 end
 ";
 
+/// The time of the server, in milliseconds.
+const NOW: &str = r"
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+";
+
+/// Does nothing at or after the deadline of the [invocation](Connection::invoke_in_time), the last argument; after [`NOW`]. Whether it does
+/// or not, the answer begins with the time.
+const IN_TIME: &str = r"
+if now >= tonumber(ARGV[#ARGV]) then return {now} end
+";
+
 /// Reads the position of a channel, after [`RUN`]. Begins a new history if there is none, or if it may have lost something.
 /// KEYS: position, stream. `ARGV[1]`: the epoch of a new history.
 const POSITION: &str = r"
@@ -44,17 +56,15 @@ if not epoch or position[3] ~= run then
   epoch, top = ARGV[1], 0
   redis.call('HSET', KEYS[1], 'epoch', epoch, 'offset', 0, 'run', run)
 end
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 ";
 
 /// KEYS: position, stream, key. ARGV: new epoch, payload, size, TTL and TTL of the position in milliseconds, the subject of
-/// announcements, TTL of the key in seconds or 0, the command that announces. The history keeps what the node with the largest size and TTLs asks for.
+/// announcements, TTL of the key in seconds or 0, the command that announces, the deadline. The history keeps what the node with the largest size and TTLs asks for.
 static PUBLISH: LazyLock<Script> = LazyLock::new(|| {
     let publish = r"
 if ARGV[7] ~= '0' then
   local known = redis.call('HMGET', KEYS[3], 'epoch', 'offset')
-  if known[1] == epoch then return {known[1], tonumber(known[2])} end
+  if known[1] == epoch then return {now, known[1], tonumber(known[2])} end
 end
 top = top + 1
 redis.call('HSET', KEYS[1], 'offset', top)
@@ -71,9 +81,9 @@ if ARGV[7] ~= '0' then
   redis.call('EXPIRE', KEYS[3], ARGV[7])
 end
 redis.call(ARGV[8], ARGV[6], 'p' .. epoch .. ' ' .. top .. ' ' .. ARGV[2])
-return {epoch, top}
+return {now, epoch, top}
 ";
-    Script::new(&format!("{RUN}{POSITION}{publish}"))
+    Script::new(&format!("{NOW}{IN_TIME}{RUN}{POSITION}{publish}"))
 });
 
 /// KEYS: position, stream. ARGV: new epoch, XRANGE or XREVRANGE, the offsets after and before which to read, count, size, TTL,
@@ -117,21 +127,19 @@ while count > 0 and first <= last do
 end
 return found
 ";
-    Script::new(&format!("{RUN}{POSITION}{read}"))
+    Script::new(&format!("{NOW}{RUN}{POSITION}{read}"))
 });
 
-/// KEYS: position, stream. ARGV: the subject of announcements, the command that announces.
+/// KEYS: position, stream. ARGV: the subject of announcements, the command that announces, the deadline.
 static REMOVE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new("redis.call('DEL', KEYS[1], KEYS[2])\nredis.call(ARGV[2], ARGV[1], 'x')\nreturn 1")
+    let remove = "redis.call('DEL', KEYS[1], KEYS[2])\nredis.call(ARGV[2], ARGV[1], 'x')\nreturn {now, 1}";
+    Script::new(&format!("{NOW}{IN_TIME}{remove}"))
 });
 
 /// Some of those that have expired are removed: nobody may ever ask for them.
 /// KEYS: infos, expiries. ARGV: client, info, TTL in milliseconds.
 static ADD_PRESENCE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+    let add = r"
 for _, client in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 10)) do
   redis.call('HDEL', KEYS[1], client)
   redis.call('ZREM', KEYS[2], client)
@@ -140,8 +148,8 @@ redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
-return 1",
-    )
+return 1";
+    Script::new(&format!("{NOW}{add}"))
 });
 
 /// KEYS: infos, expiries. ARGV: client.
@@ -151,16 +159,13 @@ static REMOVE_PRESENCE: LazyLock<Script> = LazyLock::new(|| {
 
 /// KEYS: infos, expiries.
 static PRESENCE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+    let presence = r"
 for _, client in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do
   redis.call('HDEL', KEYS[1], client)
   redis.call('ZREM', KEYS[2], client)
 end
-return redis.call('HVALS', KEYS[1])",
-    )
+return redis.call('HVALS', KEYS[1])";
+    Script::new(&format!("{NOW}{presence}"))
 });
 
 fn milliseconds(time: Duration) -> u64 {
@@ -195,20 +200,24 @@ pub(super) async fn publish(
     } else {
         ("k:".to_owned(), Duration::ZERO)
     };
-    let mut script = PUBLISH.prepare_invoke();
-    script
-        .key(connection.names.key(channel, "m"))
-        .key(connection.names.key(channel, "s"))
-        .key(connection.names.key(channel, &remembered))
-        .arg(token())
-        .arg(payload)
-        .arg(retention.size)
-        .arg(milliseconds(retention.ttl))
-        .arg(position_ttl(retention))
-        .arg(connection.names.subject(channel))
-        .arg(key_ttl.as_secs())
-        .arg(connection.announce_command());
-    let (epoch, offset) = connection.invoke(&script).await?;
+    let script = |deadline: i64| {
+        let mut script = PUBLISH.prepare_invoke();
+        script
+            .key(connection.names.key(channel, "m"))
+            .key(connection.names.key(channel, "s"))
+            .key(connection.names.key(channel, &remembered))
+            .arg(token())
+            .arg(payload)
+            .arg(retention.size)
+            .arg(milliseconds(retention.ttl))
+            .arg(position_ttl(retention))
+            .arg(connection.names.subject(channel))
+            .arg(key_ttl.as_secs())
+            .arg(connection.announce_command())
+            .arg(deadline);
+        script
+    };
+    let (epoch, offset) = connection.invoke_in_time(script).await?;
     Ok(Position { offset, epoch })
 }
 
@@ -317,13 +326,17 @@ impl Read {
 }
 
 pub(super) async fn remove(connection: &Connection, channel: &str) -> Result<(), EngineError> {
-    let mut script = REMOVE.prepare_invoke();
-    script
-        .key(connection.names.key(channel, "m"))
-        .key(connection.names.key(channel, "s"))
-        .arg(connection.names.subject(channel))
-        .arg(connection.announce_command());
-    connection.invoke(&script).await
+    let script = |deadline: i64| {
+        let mut script = REMOVE.prepare_invoke();
+        script
+            .key(connection.names.key(channel, "m"))
+            .key(connection.names.key(channel, "s"))
+            .arg(connection.names.subject(channel))
+            .arg(connection.announce_command())
+            .arg(deadline);
+        script
+    };
+    connection.invoke_in_time(script).await
 }
 
 pub(super) async fn add_presence(
