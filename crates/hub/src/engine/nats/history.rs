@@ -14,6 +14,7 @@ use tokio_stream::StreamExt as _;
 use super::newest::Search;
 use super::streams::{Nats, epoch, size_min, subject};
 use super::unavailable;
+use crate::budget::{self, charge};
 use crate::config::RecoveryMode;
 use crate::engine::EngineError;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention, count_within};
@@ -181,6 +182,8 @@ struct After {
     has_since: bool,
     /// Whether the history was removed after the sequence.
     removed: bool,
+    /// Whether there are more of them, which were not read.
+    is_cut: bool,
     /// The length of `publications` as they are stored.
     len: usize,
 }
@@ -217,6 +220,7 @@ async fn after(
         }
         let is_too_long = found.publications.len() > 1 && found.len > len_max;
         if !batch.has_more || found.publications.len() >= max || is_too_long {
+            found.is_cut = batch.has_more;
             return Ok(found);
         }
         from = last + 1;
@@ -277,17 +281,18 @@ async fn newest(
     retention: Retention,
 ) -> Result<Vec<Arc<Publication>>, EngineError> {
     let limit = query.limit.unwrap_or(usize::MAX).min(retention.size);
+    let len_max = query.len_max.unwrap_or(usize::MAX);
     let mut before = query.since.as_ref().map_or(u64::MAX, |since| since.offset);
     let mut newest = Vec::new();
     let mut part = if query.len_max.is_some() { PART_MIN } else { limit };
     loop {
         let left = limit - newest.len();
         let after = before_newest(nats, stream, subject, before, part.min(left) as u64, retention).await?;
-        let kept = kept(nats, stream, subject, after..before, usize::MAX, usize::MAX, retention).await?;
-        let is_empty = kept.publications.is_empty();
-        newest.extend(kept.publications.into_iter().rev().take(left));
-        let has_enough = query.len_max.is_some_and(|len_max| count_within(&newest, len_max) < newest.len());
-        if has_enough || newest.len() >= limit || after == 0 || is_empty || kept.is_removed_before {
+        let last = last(nats, stream, subject, after..before, left, len_max, retention).await?;
+        let is_empty = last.publications.is_empty();
+        newest.extend(last.publications.into_iter().rev());
+        let has_enough = count_within(&newest, len_max) < newest.len();
+        if has_enough || newest.len() >= limit || after == 0 || is_empty || last.is_removed_before {
             return Ok(newest);
         }
         before = newest.last().map_or(0, |oldest| oldest.offset);
@@ -297,6 +302,46 @@ async fn newest(
 
 /// The number of publications that are read backwards first.
 const PART_MIN: usize = 100;
+
+/// The last publications between two sequences, without either: at most `limit`, and no more than one beyond `len_max` bytes. Those before
+/// them are read too, paid for, and forgotten as the next ones are read.
+async fn last(
+    nats: &Nats,
+    stream: &Stream,
+    subject: &str,
+    between: Range<u64>,
+    limit: usize,
+    len_max: usize,
+    retention: Retention,
+) -> Result<Kept, EngineError> {
+    let Range { start: mut after, end: before } = between;
+    let mut last = Kept::default();
+    loop {
+        let part = kept(nats, stream, subject, after..before, usize::MAX, len_max, retention).await?;
+        if part.is_removed_before {
+            last = Kept { is_removed_before: true, ..Kept::default() };
+        }
+        last.publications.extend(part.publications);
+        let excess = excess(&last.publications, limit, len_max);
+        let forgotten: Vec<_> = last.publications.drain(..excess).collect();
+        charge(budget::of_publications(&forgotten)).await;
+        match part.cut_at {
+            Some(cut_at) => after = cut_at,
+            None => return Ok(last),
+        }
+    }
+}
+
+/// How many of the first publications are not among the last ones: at most `limit`, and no more than one beyond `len_max` bytes.
+fn excess(publications: &[Arc<Publication>], limit: usize, len_max: usize) -> usize {
+    let mut len = 0_usize;
+    let is_last = |publication: &&Arc<Publication>| {
+        let has_room = len <= len_max;
+        len = len.saturating_add(publication.encoded_len());
+        has_room
+    };
+    publications.len() - publications.iter().rev().take(limit).take_while(is_last).count()
+}
 
 /// A sequence after which a subject has at least `limit` messages before the sequence `before`, or all of them; 0 for all.
 async fn before_newest(
@@ -337,6 +382,8 @@ struct Kept {
     publications: Vec<Arc<Publication>>,
     /// Whether the history before them was removed.
     is_removed_before: bool,
+    /// The sequence of the last message that was read, if more bytes follow than were asked for.
+    cut_at: Option<u64>,
 }
 
 /// At most `limit` publications between two sequences, without either; no more than one beyond `len_max` bytes.
@@ -364,6 +411,7 @@ async fn kept(
         let batch = batch(nats, &config.name, subject, from, count, len_left).await?;
         let Some(last) = batch.last() else { return Ok(kept) };
         let mut newer = batch.count().unwrap_or(batch.messages.len() as u64);
+        let mut skipped = 0;
         for message in batch.messages {
             let is_kept =
                 newer <= retention.size as u64 && !message.has_expired(retention, nats.server_time());
@@ -375,10 +423,14 @@ async fn kept(
             } else if is_kept && kept.publications.len() < limit {
                 len = len.saturating_add(message.payload.len());
                 kept.publications.extend(publication(message.sequence, message.payload));
+            } else {
+                skipped += message.payload.len();
             }
         }
+        charge(skipped / budget::BYTES_PER_UNIT).await;
         let is_full = kept.publications.len() > 1 && len > len_max;
         if !batch.has_more || kept.publications.len() >= limit || is_full {
+            kept.cut_at = (batch.has_more && is_full).then_some(last);
             return Ok(kept);
         }
         from = From::Sequence(last + 1);
@@ -477,6 +529,7 @@ async fn recover_in(
         && count <= retention.size
         && !missed.has_expired
         && !missed.removed
+        && !missed.is_cut
         && count_within(&missed.publications, len_max) == count;
     if !recovered {
         return Ok(Recovery { publications: missed.publications, recovered, position: state.position() });
@@ -517,4 +570,28 @@ async fn recover_newest(
     let position = Position { offset: newest.sequence, ..position };
     let publications = publication(newest.sequence, newest.payload.clone()).into_iter().collect();
     Ok(Recovery { publications, recovered: true, position })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_publications_are_bounded_by_their_length() {
+        let publications: Vec<_> = (0..4)
+            .map(|_| Arc::new(Publication { data: vec![0; 98].into(), ..Default::default() }))
+            .collect();
+        let len = publications[0].encoded_len();
+        for (limit, len_max, excess_len) in [
+            (9, 9 * len, 0),
+            (3, 9 * len, 1),
+            (9, 3 * len, 0),
+            (9, 2 * len, 1),
+            (9, 2 * len - 1, 2),
+            (9, 0, 3),
+        ] {
+            assert_eq!(excess(&publications, limit, len_max), excess_len, "{limit} {len_max}");
+        }
+        assert_eq!(excess(&[], 1, 0), 0);
+    }
 }
