@@ -283,18 +283,14 @@ impl Hub {
         let encoding = encoding_of(request);
         // In a JSON string most quotes and backslashes are escaped.
         let body = self.body(request, 2).await?;
-        // The request is decoded, and the string in it; the session pays for the commands.
-        charge(budget::COMMAND + 2 * body.len() / budget::BYTES_PER_UNIT).await;
-        let malformed = || Response::text(400, "the body is not an emulation request\n");
+        // The session pays for the commands.
+        charge(budget::COMMAND + body.len() / budget::BYTES_PER_UNIT).await;
         let request = match encoding {
-            Encoding::Json => protocol::decode_object::<EmulationRequest>(&body).map_err(|_| malformed())?,
-            Encoding::Protobuf => EmulationRequest::decode(body).map_err(|_| malformed())?,
+            Encoding::Json => protocol::decode_object::<JsonEmulationRequest>(&body).map(From::from).ok(),
+            Encoding::Protobuf => EmulationRequest::decode(body).ok(),
         };
-        let EmulationRequest { node, session, data } = request;
-        let commands = match encoding {
-            Encoding::Json => serde_json::from_slice::<String>(&data).map_err(|_| malformed())?.into(),
-            Encoding::Protobuf => data,
-        };
+        let malformed = || Response::text(400, "the body is not an emulation request\n");
+        let EmulationRequest { node, session, data: commands } = request.ok_or_else(malformed)?;
         if commands.len() > self.0.settings().config.client.message_len_max {
             return Err(Response::text(413, "the commands are too long; see message_len_max\n"));
         }
@@ -341,6 +337,22 @@ impl Hub {
             warn!(origin, host, "a page may not connect; see [client] allowed_origins");
         }
         Response::text(403, "this page may not connect; see allowed_origins\n")
+    }
+}
+
+/// An [`EmulationRequest`] in JSON, whose commands are a string.
+#[derive(serde::Deserialize)]
+struct JsonEmulationRequest {
+    #[serde(default)]
+    node: String,
+    #[serde(default)]
+    session: String,
+    data: String,
+}
+
+impl From<JsonEmulationRequest> for EmulationRequest {
+    fn from(JsonEmulationRequest { node, session, data }: JsonEmulationRequest) -> Self {
+        Self { node, session, data: data.into() }
     }
 }
 
