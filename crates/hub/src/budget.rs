@@ -43,6 +43,9 @@ pub(crate) const VISITS_PER_UNIT: usize = 512;
 /// The number of such visits for which a publication is filtered or compared.
 pub(crate) const COSTLY_PER_UNIT: usize = 32;
 
+/// The number of histories that maintenance looks at for one unit.
+pub(crate) const LOOKS_PER_UNIT: usize = 64;
+
 /// The cost of publications that are read and sent.
 pub(crate) fn of_publications(publications: &[Arc<Publication>]) -> usize {
     let len: usize = publications.iter().map(|publication| publication.data.len()).sum();

@@ -570,7 +570,7 @@ mod tests {
 
     use super::*;
     use crate::config::{HubConfig, RecoveryMode};
-    use crate::engine::{Control, Delivery, EngineFuture, Membership, MemoryEngine};
+    use crate::engine::{Control, Delivery, EngineFuture, Maintaining, Membership, MemoryEngine};
     use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
     use crate::protocol::{ClientInfo, Publication};
 
@@ -737,7 +737,9 @@ mod tests {
             Some(self)
         }
 
-        fn maintain(&self) {}
+        fn maintain(&self) -> Maintaining<'_> {
+            Box::pin(std::future::ready(()))
+        }
     }
 
     /// A node without connections that delivers to a backend.

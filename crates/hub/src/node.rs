@@ -170,7 +170,7 @@ async fn maintain(node: Weak<Node>) {
         if let Some(step) = node.clock.correct() {
             warn!(?step, "the machine was suspended: the clock is set forward");
         }
-        node.engine.maintain();
+        node.engine.maintain().await;
         node.idempotency.expire(node.clock.now());
         node.resume_changes();
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{Delivery, EngineError, PendingDelivery};
+use crate::budget::{LOOKS_PER_UNIT, charge};
 use crate::history::{Log, Position, Retention};
 use crate::protocol::Publication;
 use crate::random::token;
@@ -312,11 +313,11 @@ impl Logs {
 
     /// Decides what to drop: expired publications, histories that have not been used for a long time, and what exceeds
     /// the limits. Changes nothing.
-    pub(super) fn overdue(&self, now: Duration) -> Vec<(Arc<str>, Decision)> {
-        let eviction = self.eviction();
+    pub(super) async fn overdue(&self, now: Duration) -> Vec<(Arc<str>, Decision)> {
+        let eviction = self.eviction().await;
         let mut overdue = Vec::new();
-        for shard in self.entries.each() {
-            for (channel, Entry { log, subscribers }) in shard.iter() {
+        self.visit(|shard| {
+            for (channel, Entry { log, subscribers }) in shard {
                 let Some(log) = log else { continue };
                 let is_unused = log.position_expires_at() <= now
                     || eviction.forgotten_until.is_some_and(|until| log.used_at() <= until);
@@ -331,8 +332,20 @@ impl Logs {
                     overdue.push((channel.clone(), Decision::Expire { epoch, first }));
                 }
             }
-        }
+        })
+        .await;
         overdue
+    }
+
+    /// Visits all histories, one shard after the other, in turns.
+    async fn visit(&self, mut visit: impl FnMut(&HashMap<Arc<str>, Entry>)) {
+        let visited = self.entries.each().map(|shard| {
+            visit(&shard);
+            shard.len()
+        });
+        for len in visited {
+            charge(len / LOOKS_PER_UNIT).await;
+        }
     }
 
     /// Accounts for the change of a history that had `len` bytes before. Over the limit, the history loses its oldest
@@ -356,14 +369,14 @@ impl Logs {
     }
 
     /// Chooses the histories to evict so that a part of both limits is free.
-    fn eviction(&self) -> Eviction {
+    async fn eviction(&self) -> Eviction {
         let (len, count) = (excess(&self.len, self.len_max), self.excess_channels());
         let mut eviction = Eviction { len_max: usize::MAX, forgotten_until: None };
         if len == 0 && count == 0 {
             return eviction;
         }
         let (mut lens, mut unused) = (Vec::new(), Vec::new());
-        for shard in self.entries.each() {
+        self.visit(|shard| {
             for entry in shard.values() {
                 let Some(log) = &entry.log else { continue };
                 lens.push(log.len());
@@ -371,13 +384,15 @@ impl Logs {
                     unused.push(log.used_at());
                 }
             }
-        }
+        })
+        .await;
         if len > 0 {
             eviction.len_max = level(lens, len);
         }
-        unused.sort_unstable();
-        eviction.forgotten_until =
-            count.checked_sub(1).and_then(|last| unused.get(last).or(unused.last())).copied();
+        if count > 0 && !unused.is_empty() {
+            let last = (count - 1).min(unused.len() - 1);
+            eviction.forgotten_until = Some(*unused.select_nth_unstable(last).1);
+        }
         tracing::warn!(bytes = len, channels = count, "histories are evicted");
         eviction
     }
@@ -461,8 +476,19 @@ mod tests {
         publish_at(logs, channel, len, NOW)
     }
 
+    /// Without a runtime, a task has no turns.
+    fn at_once<T>(future: impl Future<Output = T>) -> T {
+        let cx = &mut std::task::Context::from_waker(std::task::Waker::noop());
+        let std::task::Poll::Ready(output) = std::pin::pin!(future).poll(cx) else { panic!("it waits") };
+        output
+    }
+
+    fn overdue(logs: &Logs, now: Duration) -> Vec<(Arc<str>, Decision)> {
+        at_once(logs.overdue(now))
+    }
+
     fn sweep(logs: &Logs, now: Duration) {
-        for (channel, decision) in logs.overdue(now) {
+        for (channel, decision) in overdue(logs, now) {
             logs.drop_if(&channel, &decision);
         }
     }
@@ -478,6 +504,22 @@ mod tests {
         let mut logs = Logs::new(channels_max);
         logs.set_len_max(len_max);
         logs
+    }
+
+    #[tokio::test]
+    async fn a_look_at_many_histories_takes_turns() {
+        let logs = limited(200_000, usize::MAX);
+        for number in 0..100_000 {
+            publish(&logs, &number.to_string(), 1).unwrap();
+        }
+        let mut looking = std::pin::pin!(logs.overdue(NOW));
+        let mut turns = 0;
+        let overdue = std::future::poll_fn(|cx| {
+            turns += 1;
+            looking.as_mut().poll(cx)
+        });
+        assert_eq!(overdue.await.len(), 0);
+        assert!(turns > 5, "{turns}");
     }
 
     #[test]
@@ -519,7 +561,10 @@ mod tests {
             logs.read(&name, NOW, |_| ()).unwrap();
             logs.unsubscribe(&name);
         }
-        assert_eq!((logs.count.load(Ordering::Relaxed), logs.eviction().forgotten_until), (14, None));
+        assert_eq!(
+            (logs.count.load(Ordering::Relaxed), at_once(logs.eviction()).forgotten_until),
+            (14, None)
+        );
         // The ones that are left are kept for a client that returns.
         assert!(["kept", "0", "12"].iter().all(|name| logs.peek(name, |_| ()).is_some()));
         publish(&logs, "13", 1).unwrap();
@@ -551,13 +596,13 @@ mod tests {
         let logs = Logs::new(16);
         let empty = logs.read("a", NOW, Log::position).unwrap();
         let later = NOW + POSITION_TTL;
-        let [(_, forget)] = &logs.overdue(NOW)[..] else { panic!("an empty history is forgotten") };
+        let [(_, forget)] = &overdue(&logs, NOW)[..] else { panic!("an empty history is forgotten") };
         assert_eq!(*forget, Decision::Forget { epoch: empty.epoch.clone(), top: 0 });
         publish(&logs, "a", 1).unwrap();
         assert!(!logs.holds("a", forget), "something was published since");
         logs.drop_if("a", forget);
         assert_eq!(kept(&logs, "a"), 1);
-        let [(_, forget)] = &logs.overdue(later)[..] else { panic!("an old history is forgotten") };
+        let [(_, forget)] = &overdue(&logs, later)[..] else { panic!("an old history is forgotten") };
         logs.subscribe("a");
         assert!(!logs.holds("a", forget), "a client has subscribed since");
         logs.unsubscribe("a");

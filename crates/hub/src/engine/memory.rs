@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use super::event_queue::MemoryQueue;
 use super::logs::{Decision, Logs};
-use super::{Control, Delivery, Engine, EngineError, EngineFuture, EventQueue, Membership, within};
+use super::{
+    Control, Delivery, Engine, EngineError, EngineFuture, EventQueue, Maintaining, Membership, within,
+};
+use crate::budget::charge;
 use crate::clock::Clock;
 #[cfg(doc)]
 use crate::config::HistoryConfig;
@@ -130,13 +133,13 @@ impl Engine for MemoryEngine {
         ready(self.logs.append(channel, publication, retention, self.now(), delivery.as_deref()))
     }
 
-    fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
-        if let Some(delivery) = self.delivery() {
-            delivery.deliver_membership(channel, &membership);
     fn is_immediate(&self, _retention: Option<&Retention>) -> bool {
         true
     }
 
+    fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
+        if let Some(delivery) = self.delivery() {
+            delivery.deliver_membership(channel, &membership);
         }
         ready(Ok(()))
     }
@@ -228,11 +231,14 @@ impl Engine for MemoryEngine {
         Some(&self.events)
     }
 
-    fn maintain(&self) {
-        self.correct_clock();
-        for (channel, decision) in self.logs.overdue(self.now()) {
-            self.drop_if(&channel, &decision);
-        }
+    fn maintain(&self) -> Maintaining<'_> {
+        Box::pin(async {
+            self.correct_clock();
+            for (channel, decision) in self.logs.overdue(self.now()).await {
+                self.drop_if(&channel, &decision);
+                charge(1).await;
+            }
+        })
     }
 }
 
@@ -259,7 +265,7 @@ mod tests {
             let (engine, channel) = (self.0.clone(), channel.to_owned());
             PendingDelivery::new(move || {
                 engine.unsubscribe(&channel);
-                engine.maintain();
+                at_once(engine.maintain());
             })
         }
         fn deliver_membership(&self, _: &str, _: &Membership) {}
@@ -268,6 +274,11 @@ mod tests {
         fn retention(&self, _: &str) -> Option<Retention> {
             Some(KEEP)
         }
+    }
+
+    fn at_once(future: impl Future<Output = ()>) {
+        let cx = &mut std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(std::pin::pin!(future).poll(cx).is_ready());
     }
 
     fn publish_to_those_behind(engine: impl Engine) {

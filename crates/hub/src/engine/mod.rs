@@ -42,6 +42,9 @@ pub use redis::RedisEngine;
 /// The result of an engine's operation.
 pub type EngineFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
 
+/// The work of [`Engine::maintain`].
+pub type Maintaining<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 /// Why an engine could not carry out an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -225,13 +228,13 @@ pub trait Engine: Send + Sync + 'static {
         idempotency_key: &'a str,
     ) -> EngineFuture<'a, Position>;
 
-    /// Announces a client that joined or left, on every node.
-    fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()>;
-
     /// Whether [`publish`](Self::publish) delivers to this node's subscribers before it first waits.
     fn is_immediate(&self, _retention: Option<&Retention>) -> bool {
         false
     }
+
+    /// Announces a client that joined or left, on every node.
+    fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()>;
 
     /// Subscribes this node to a channel for one of its clients. Publications after this returns are delivered.
     ///
@@ -311,8 +314,8 @@ pub trait Engine: Send + Sync + 'static {
         retention.ttl
     }
 
-    /// Drops expired publications. Called every second.
-    fn maintain(&self);
+    /// Drops expired publications. Called every second, but not while it has not returned. What it looks at it pays for in turns.
+    fn maintain(&self) -> Maintaining<'_>;
 
     /// Whether publications, presence and events can be stored now.
     fn health(&self) -> EngineHealth {

@@ -46,9 +46,10 @@ use super::commands::{self, Receiver};
 use super::peers::Peers;
 use super::status::Status;
 use super::{
-    Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
-    MemoryEngine, within,
+    Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Maintaining,
+    Membership, MemoryEngine, within,
 };
+use crate::budget::{LOOKS_PER_UNIT, charge};
 use crate::clock::{Clock, WarningLimit};
 use crate::config::{EngineConfig, RecoveryMode};
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
@@ -356,11 +357,11 @@ impl Engine for NatsEngine {
         })
     }
 
-    fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
     fn is_immediate(&self, retention: Option<&Retention>) -> bool {
         retention.is_none()
     }
 
+    fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
         Box::pin(async move {
             self.receiver.deliver_membership(channel, &membership);
             let push = match membership {
@@ -511,18 +512,24 @@ impl Engine for NatsEngine {
         health
     }
 
-    fn maintain(&self) {
-        let reconnected = self.reconnected.swap(false, Ordering::Relaxed);
-        let tick = self.ticks.fetch_add(1, Ordering::Relaxed);
-        if reconnected {
-            self.presence.forget();
-        }
-        if reconnected || tick.is_multiple_of(SYNC_EVERY) {
-            self.nats.forget_streams();
-            for shard in self.channels.each() {
-                shard.values().for_each(|followed| followed.follower.sync.notify_one());
+    fn maintain(&self) -> Maintaining<'_> {
+        Box::pin(async {
+            let reconnected = self.reconnected.swap(false, Ordering::Relaxed);
+            let tick = self.ticks.fetch_add(1, Ordering::Relaxed);
+            if reconnected {
+                self.presence.forget();
             }
-        }
+            if reconnected || tick.is_multiple_of(SYNC_EVERY) {
+                self.nats.forget_streams();
+                let followers = self.channels.each().map(|shard| {
+                    shard.values().map(|followed| followed.follower.clone()).collect::<Vec<_>>()
+                });
+                for followers in followers {
+                    followers.iter().for_each(|follower| follower.sync.notify_one());
+                    charge(followers.len() / LOOKS_PER_UNIT).await;
+                }
+            }
+        })
     }
 }
 

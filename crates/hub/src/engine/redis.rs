@@ -35,8 +35,8 @@ use self::script::{Part, Read, Reading};
 use super::commands::{self, Receiver};
 use super::status::Status;
 use super::{
-    Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
-    PRESENCE_REFRESH, within,
+    Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Maintaining,
+    Membership, PRESENCE_REFRESH, within,
 };
 use crate::config::{EngineConfig, RecoveryMode};
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention, count_within};
@@ -261,10 +261,12 @@ impl Engine for RedisEngine {
         retention.position_ttl
     }
 
-    fn maintain(&self) {
-        if self.ticks.fetch_add(1, Ordering::Relaxed).is_multiple_of(SYNC_EVERY) {
-            self.live.sync.notify_one();
-        }
+    fn maintain(&self) -> Maintaining<'_> {
+        Box::pin(async {
+            if self.ticks.fetch_add(1, Ordering::Relaxed).is_multiple_of(SYNC_EVERY) {
+                self.live.sync.notify_one();
+            }
+        })
     }
 
     fn health(&self) -> EngineHealth {

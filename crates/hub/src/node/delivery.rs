@@ -85,7 +85,7 @@ impl FanOut for Node {
 
 impl Delivery for Node {
     fn retention(&self, channel: &str) -> Option<Retention> {
-        self.options(channel).as_ref().and_then(retention)
+        self.settings().config.channel_options(channel).and_then(retention)
     }
 
     fn catch_up_len_max(&self, _channel: &str) -> usize {

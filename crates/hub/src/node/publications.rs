@@ -79,7 +79,8 @@ impl Node {
         channel: &str,
         query: &HistoryQuery,
     ) -> Result<Option<History>, EngineError> {
-        let Some(retention) = self.options(channel).as_ref().and_then(retention) else { return Ok(None) };
+        let retention = self.settings().config.channel_options(channel).and_then(retention);
+        let Some(retention) = retention else { return Ok(None) };
         self.engine.history(channel, query, retention).await.map(Some)
     }
 }

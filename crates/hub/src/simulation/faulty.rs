@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::model::Model;
+use super::model::{Asked, Model};
 use crate::config::RecoveryMode;
 use crate::engine::{
-    Control, Delivery, Engine, EngineError, EngineFuture, Membership, PendingDelivery, within,
+    Control, Delivery, Engine, EngineError, EngineFuture, Maintaining, Membership, PendingDelivery,
 };
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Publication};
@@ -187,13 +187,13 @@ impl<E: Engine> Engine for FaultyEngine<E> {
     ) -> EngineFuture<'a, Recovery> {
         Box::pin(async move {
             self.chance.disturb().await?;
-            let recovery = self.inner.recover(channel, since, mode, retention, usize::MAX).await?;
-            if since.is_some() {
-                let now = self.started.elapsed();
-                self.model.check(channel, since, mode, retention, now, &recovery);
+            let recovery = self.inner.recover(channel, since, mode, retention, len_max).await?;
+            if let Some(since) = since {
+                let asked = Asked { since, mode, retention, len_max };
+                self.model.check(channel, asked, self.started.elapsed(), &recovery);
             }
             self.chance.disturb().await?;
-            Ok(within(recovery, len_max).await)
+            Ok(recovery)
         })
     }
 
@@ -227,7 +227,7 @@ impl<E: Engine> Engine for FaultyEngine<E> {
         self.inner.control(control)
     }
 
-    fn maintain(&self) {
-        self.inner.maintain();
+    fn maintain(&self) -> Maintaining<'_> {
+        self.inner.maintain()
     }
 }

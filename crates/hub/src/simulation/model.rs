@@ -4,9 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use prost::Message as _;
+
 use crate::config::RecoveryMode;
 use crate::engine::Membership;
 use crate::history::{Position, Recovery, Retention};
+use crate::protocol::Publication;
 use crate::shards::lock;
 
 /// How long a position is kept after the last publication.
@@ -30,6 +33,15 @@ struct Channel {
     joined: HashSet<String>,
     /// One has joined twice, or left without having joined.
     out_of_order: bool,
+}
+
+/// What an engine was asked to recover.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) since: &'a Position,
+    pub(super) mode: RecoveryMode,
+    pub(super) retention: Retention,
+    pub(super) len_max: usize,
 }
 
 impl Channel {
@@ -91,9 +103,7 @@ impl Model {
     pub(super) fn check(
         &self,
         channel: &str,
-        since: Option<&Position>,
-        mode: RecoveryMode,
-        retention: Retention,
+        Asked { since, mode, retention, len_max }: Asked<'_>,
         now: Duration,
         recovery: &Recovery,
     ) {
@@ -106,7 +116,7 @@ impl Model {
             offset + retention.size as u64 > top
                 && channel.published[offset as usize - 1].0 + retention.ttl > now
         };
-        let since = since.filter(|since| since.epoch == recovery.position.epoch && since.offset <= top);
+        let since = Some(since).filter(|since| since.epoch == recovery.position.epoch && since.offset <= top);
         let expected: Option<Vec<u64>> = match (mode, since) {
             (_, Some(since)) if since.offset == top => Some(Vec::new()),
             (RecoveryMode::Cache, _) => (top > 0 && kept(top)).then(|| vec![top]),
@@ -116,6 +126,14 @@ impl Model {
             }
             (RecoveryMode::Stream, None) => None,
         };
+        let len = |offset: u64| {
+            let data = channel.published[offset as usize - 1].1.clone().into();
+            Publication { offset, data, ..Publication::default() }.encoded_len()
+        };
+        // One is sent whatever its length.
+        let is_sent =
+            |missed: &Vec<u64>| missed.len() < 2 || missed.iter().copied().map(len).sum::<usize>() <= len_max;
+        let expected = expected.filter(is_sent);
         let offsets: Vec<_> = recovery.publications.iter().map(|one| one.offset).collect();
         assert_eq!(recovery.recovered.then_some(offsets), expected, "since {since:?}, top {top}");
         for publication in &recovery.publications {

@@ -128,7 +128,7 @@ async fn a_comparison_takes_nothing_from_what_is_on_its_way() {
     let recovered = one.recover("a", None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
     assert_eq!(recovered.position, first);
     let second = publish(&two, "a", "1").await;
-    one.maintain();
+    one.maintain().await;
     let events = held.until_published("a", second.clone(), "1").await;
     assert_eq!(published(events, "a"), [(first, "0".into()), (second, "1".into())]);
 }
@@ -154,7 +154,9 @@ async fn a_comparison_takes_nothing_from_what_has_arrived() {
         assert_eq!(recovered.position, first);
         let second = publish(&two, "a", "1").await;
         // Every tenth call compares.
-        (0..10).for_each(|_| one.maintain());
+        for _ in 0..10 {
+            one.maintain().await;
+        }
         let events = held.until_published("a", second.clone(), "1").await;
         let events = published(events, "a").into_iter().filter(|(at, _)| at.offset >= first.offset);
         assert_eq!(events.collect::<Vec<_>>(), [(first, "0".into()), (second, "1".into())]);

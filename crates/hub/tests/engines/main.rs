@@ -158,7 +158,7 @@ async fn position_expires(one: &dyn Engine, two: &dyn Engine) {
     }
     for _ in 0..10 {
         tokio::time::sleep(2 * BRIEF.position_ttl).await;
-        one.maintain();
+        one.maintain().await;
         let now = position("brief:a", BRIEF).await;
         if now.epoch != last.epoch {
             assert_eq!(now.offset, 0);

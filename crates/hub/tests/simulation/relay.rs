@@ -11,7 +11,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use turmoil::net::{TcpListener, TcpStream};
 use wireloom_hub::engine::{
-    Control, Delivery, Engine, EngineError, EngineFuture, Membership, MemoryEngine, PendingDelivery,
+    Control, Delivery, Engine, EngineError, EngineFuture, Maintaining, Membership, MemoryEngine,
+    PendingDelivery,
 };
 use wireloom_hub::protocol::{ClientInfo, Publication};
 use wireloom_hub::{History, HistoryQuery, Position, Recovery, RecoveryMode, Retention};
@@ -394,5 +395,7 @@ impl Engine for RelayEngine {
         Box::pin(self.ask(async move |engine| engine.control(control).await))
     }
 
-    fn maintain(&self) {}
+    fn maintain(&self) -> Maintaining<'_> {
+        Box::pin(std::future::ready(()))
+    }
 }

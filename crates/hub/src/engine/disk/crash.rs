@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use redb::StorageBackend;
@@ -323,7 +325,12 @@ impl Simulation {
             let channel = CHANNELS[self.rng.usize(..CHANNELS.len())];
             match self.rng.u32(..20) {
                 0 => {
-                    stale.extend(memory.logs().overdue(memory.now()));
+                    let overdue = pin!(memory.logs().overdue(memory.now()));
+                    // Without a runtime, a task has no turns.
+                    let Poll::Ready(overdue) = overdue.poll(&mut Context::from_waker(Waker::noop())) else {
+                        panic!("it waits");
+                    };
+                    stale.extend(overdue);
                     batch.push(Job::ExpireKeys);
                 }
                 1..=3 if !stale.is_empty() => {

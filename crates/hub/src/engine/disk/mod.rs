@@ -29,7 +29,8 @@ use tokio::sync::{Semaphore, oneshot};
 use self::writer::{Job, Overdue, Writer};
 use super::status::Status;
 use super::{
-    Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership, MemoryEngine,
+    Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Maintaining, Membership,
+    MemoryEngine,
 };
 use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
@@ -262,11 +263,11 @@ impl Engine for DiskEngine {
         Box::pin(self.answer(move |done| Job::Publish { channel, publication, retention, key, done }))
     }
 
-    fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
     fn is_immediate(&self, retention: Option<&Retention>) -> bool {
         retention.is_none()
     }
 
+    fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
         self.memory.publish_membership(channel, membership)
     }
 
@@ -328,13 +329,15 @@ impl Engine for DiskEngine {
         self.memory.control(control)
     }
 
-    fn maintain(&self) {
-        self.memory.correct_clock();
-        // Nothing new is decided before everything is dropped.
-        let Ok(permit) = self.maintaining.clone().try_acquire_owned() else { return };
-        let drops = self.memory.logs().overdue(self.memory.now()).into();
-        // What finds no room in the queue is decided again in a second.
-        let _ = self.submit(Job::Maintain(Overdue { drops, _permit: permit }));
+    fn maintain(&self) -> Maintaining<'_> {
+        Box::pin(async {
+            self.memory.correct_clock();
+            // Nothing new is decided before everything is dropped.
+            let Ok(permit) = self.maintaining.clone().try_acquire_owned() else { return };
+            let drops = self.memory.logs().overdue(self.memory.now()).await.into();
+            // What finds no room in the queue is decided again in a second.
+            let _ = self.submit(Job::Maintain(Overdue { drops, _permit: permit }));
+        })
     }
 
     fn events(&self) -> Option<&dyn EventQueue> {
@@ -602,9 +605,10 @@ mod tests {
         let (sweeping, is_over) =
             (engine.clone(), std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)));
         let over = is_over.clone();
-        let sweeper = std::thread::spawn(move || {
+        let sweeper = tokio::spawn(async move {
             while !over.load(std::sync::atomic::Ordering::Relaxed) {
-                sweeping.maintain();
+                sweeping.maintain().await;
+                tokio::task::yield_now().await;
             }
         });
         let mut acknowledged = Vec::new();
@@ -612,7 +616,7 @@ mod tests {
             acknowledged.push((channel.clone(), publish(&engine, &channel, "1").await));
         }
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-        sweeper.join().unwrap();
+        sweeper.await.unwrap();
         drop(engine);
         let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10_000)).unwrap();
         for (channel, position) in acknowledged {
@@ -630,7 +634,7 @@ mod tests {
                 let position = Position { offset: 1, epoch: "e".into() };
                 engine.memory.logs().restore(&number.to_string(), Log::restore(position, [], Duration::ZERO));
             }
-            engine.maintain();
+            engine.maintain().await;
             publish(&engine, "a", "1").await;
             // The writer drops all of the few without being asked again; the many would take a while.
             while count < 64 * BATCH_MAX && engine.memory.logs().channels().len() > 1 {
