@@ -1,9 +1,11 @@
 //! Conversion of a configuration of Centrifugo (version 6) into one of this hub.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Map, Value};
 
 use crate::config::needs::{self, Unmet};
-use crate::config::{ConfigError, DEFAULT_NAMESPACE, HubConfig, check_prefix};
+use crate::config::{ConfigError, HubConfig, check_prefix};
 
 /// Settings that have a counterpart with the same meaning: Centrifugo's path, and the section and name here.
 const SAME: [(&str, &str, &str); 30] = [
@@ -44,21 +46,19 @@ const SAME: [(&str, &str, &str); 30] = [
 ];
 
 /// Endpoints of the backend: Centrifugo's path, and the section here.
-const ENDPOINTS: [(&str, &str); 6] = [
+const ENDPOINTS: [(&str, &str); 5] = [
     ("client.proxy.connect", "proxy.connect"),
     ("client.proxy.refresh", "proxy.refresh"),
     ("channel.proxy.subscribe", "proxy.subscribe"),
     ("channel.proxy.publish", "proxy.publish"),
     ("channel.proxy.sub_refresh", "proxy.sub_refresh"),
-    ("rpc.proxy", "rpc"),
 ];
 
 /// Settings that are off unless a flag is set: Centrifugo's paths of the flag and of the settings.
-const SWITCHES: [(&str, &str); 4] = [
+const SWITCHES: [(&str, &str); 3] = [
     ("client.proxy.connect.enabled", "client.proxy.connect"),
     ("client.proxy.refresh.enabled", "client.proxy.refresh"),
     ("client.subscription_token.enabled", "client.subscription_token"),
-    ("rpc.without_namespace.proxy_enabled", "rpc.proxy"),
 ];
 
 /// Settings of an endpoint with the same meaning.
@@ -72,7 +72,7 @@ const SAME_OF_ENDPOINT: [(&str, &str); 6] = [
 ];
 
 /// Options of a namespace with the same meaning.
-const SAME_OPTIONS: [(&str, &str); 15] = [
+const SAME_OPTIONS: [(&str, &str); 12] = [
     ("history_size", "history_size"),
     ("history_ttl", "history_ttl"),
     ("history_meta_ttl", "history_meta_ttl"),
@@ -85,9 +85,6 @@ const SAME_OPTIONS: [(&str, &str); 15] = [
     ("join_leave", "join_leave"),
     ("force_push_join_leave", "force_push_join_leave"),
     ("allow_user_limited_channels", "allow_user_limited_channels"),
-    ("subscribe_proxy_enabled", "subscribe_proxy"),
-    ("publish_proxy_enabled", "publish_proxy"),
-    ("sub_refresh_proxy_enabled", "sub_refresh_proxy"),
 ];
 
 /// The rights of a namespace: the flags `allow_NAME_for_…`, and the setting here.
@@ -99,11 +96,12 @@ const RIGHTS: [(&str, &str); 4] = [
 ];
 
 /// Settings that have these values here always.
-const ALWAYS: [(&str, &str); 4] = [
+const ALWAYS: [(&str, &str); 5] = [
     ("channel.private_prefix", "$"),
     ("channel.namespace_boundary", ":"),
     ("channel.user_boundary", "#"),
     ("channel.user_separator", ","),
+    ("rpc.namespace_boundary", ":"),
 ];
 
 /// Where names begin in what nodes share, and how they do by default: there as here, hubs with the default share everything.
@@ -120,7 +118,7 @@ const ALWAYS_ON_OPTIONS: [&str; 2] = ["allow_recovery", "allow_positioning"];
 /// The operations of a namespace that endpoints decide.
 const OPERATIONS: [&str; 3] = ["subscribe", "publish", "sub_refresh"];
 
-/// The name of the endpoint that has none.
+/// The name of the endpoint of an operation itself.
 const DEFAULT: &str = "default";
 
 /// A converted configuration.
@@ -167,19 +165,13 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
         }
         is_on
     };
-    let [has_connect, has_refresh, has_own_tokens, _] = SWITCHES.map(|(switch, path)| is_on(switch, path));
+    let [has_connect, has_refresh, has_own_tokens] = SWITCHES.map(|(switch, path)| is_on(switch, path));
     for (path, always) in ALWAYS {
         let other = take(&mut root, path).filter(|value| *value != always);
         list_unless_empty(path, other, &mut unknown);
     }
     let off = TRANSPORTS.map(|name| (name, take(&mut root, &format!("{name}.enabled"))));
     let off: Vec<_> = off.into_iter().filter(|(_, enabled)| *enabled != Some(Value::Bool(true))).collect();
-    // Another endpoint must not answer what one with a name does.
-    let rpc_proxy = "rpc.without_namespace.proxy_name";
-    if take(&mut root, rpc_proxy).is_some_and(|name| name != DEFAULT) {
-        unknown.push(rpc_proxy.to_owned());
-        take(&mut root, "rpc.proxy");
-    }
     let mut file = File::default();
     for (path, section, name) in SAME {
         let is_no_limit = |value: &Value| name == "connections_max" && *value == 0;
@@ -202,16 +194,11 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
     if let Some(prefix) = prefix {
         file.section("engine").add("prefix", prefix, Vec::new());
     }
-    for (path, section) in ENDPOINTS {
-        for (own, name) in SAME_OF_ENDPOINT {
-            let path = format!("{path}.{own}");
-            if let Some(value) = take(&mut root, &path).filter(|value| !is_empty(value)) {
-                let section = file.section(section);
-                // The same setting by its other name.
-                if section.has(name) { unknown.push(path) } else { section.add(name, value, [path]) }
-            }
-        }
+    for (path, name) in ENDPOINTS {
+        file.section(name).settings = Endpoint::take(&mut root, path, &mut unknown).0;
     }
+    let mut endpoints = Endpoints::take(&mut root, &mut unknown);
+    convert_methods(&mut root, &mut file, &mut endpoints, &mut unknown);
     // What is missing may be in the environment. Nobody comes in by what would stand in its place.
     if has_connect && !file.section("proxy.connect").has("url") {
         unknown.push("client.proxy.connect.enabled".to_owned());
@@ -228,28 +215,18 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
     let without_namespace = "channel.without_namespace";
     match take(&mut root, without_namespace) {
         Some(Value::Object(options)) => {
-            let section = Section::of_namespace("[channel]".into(), DEFAULT_NAMESPACE);
-            file.0.push(section.with_options(options, without_namespace, &mut unknown));
+            let section = Section::of_namespace("[channel]".into(), "");
+            file.0.push(section.with_options(options, without_namespace, &mut endpoints, &mut unknown));
         }
         other => list_unless_empty(without_namespace, other, &mut unknown),
     }
-    match take(&mut root, "channel.namespaces") {
-        Some(Value::Array(namespaces)) => {
-            for (number, namespace) in namespaces.into_iter().enumerate() {
-                let name = namespace.get("name").and_then(Value::as_str).map(str::to_owned);
-                let (Some(name), Value::Object(mut options)) = (name, namespace) else {
-                    unknown.push(format!("channel.namespaces.{number}"));
-                    continue;
-                };
-                options.remove("name");
-                let path = format!("channel.namespaces.{name}");
-                let head = format!("[[namespace]]\nname = {}", rendered(&Value::from(&*name)));
-                let section = Section::of_namespace(head, &name);
-                file.0.push(section.with_options(options, &path, &mut unknown));
-            }
-        }
-        other => list_unless_empty("channel.namespaces", other, &mut unknown),
+    for (name, options) in take_named(&mut root, "channel.namespaces", &mut unknown) {
+        let path = format!("channel.namespaces.{name}");
+        let head = format!("[[namespace]]\nname = {}", rendered(&Value::from(&*name)));
+        let section = Section::of_namespace(head, &name);
+        file.0.push(section.with_options(options, &path, &mut endpoints, &mut unknown));
     }
+    endpoints.write(&mut file, &mut unknown);
     list("", &Value::Object(root), &mut unknown);
     file.remove_unmet(&mut unknown);
     // The order of a JSON object's members depends on how serde_json is built.
@@ -260,9 +237,214 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
         return Err(ConfigError(format!("no setting has a counterpart; not converted: {unknown}")));
     }
     if !is_empty {
-        off.iter().for_each(|(name, _)| file.section("transports").add(name, Value::Bool(false), Vec::new()));
+        off.iter()
+            .for_each(|(name, _)| file.section("transports").add(*name, Value::Bool(false), Vec::new()));
     }
     Ok(Converted { toml: file.rendered(), unknown })
+}
+
+/// The settings of an endpoint.
+#[derive(Clone, Default)]
+struct Endpoint(Vec<Setting>);
+
+impl Endpoint {
+    /// The endpoint at a path. One without a URL of HTTP cannot be asked.
+    fn take(root: &mut Map<String, Value>, path: &str, unknown: &mut Vec<String>) -> Self {
+        match take(root, path) {
+            Some(Value::Object(settings)) => Self::new(settings, path, unknown),
+            other => {
+                list_unless_empty(path, other, unknown);
+                Self::default()
+            }
+        }
+    }
+
+    fn new(mut settings: Map<String, Value>, path: &str, unknown: &mut Vec<String>) -> Self {
+        let mut endpoint = Self::default();
+        for (own, name) in SAME_OF_ENDPOINT {
+            let Some(value) = take(&mut settings, own).filter(|value| !is_empty(value) && *value != false)
+            else {
+                continue;
+            };
+            let is_of_http = |url: &str| url.starts_with("http://") || url.starts_with("https://");
+            let path = format!("{path}.{own}");
+            // The same setting by its other name.
+            if endpoint.has(name) || name == "url" && !value.as_str().is_some_and(is_of_http) {
+                unknown.push(path);
+            } else {
+                endpoint.0.push(Setting { name: name.into(), value, paths: vec![path] });
+            }
+        }
+        list(&format!("{path}."), &Value::Object(settings), unknown);
+        endpoint
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|setting| setting.name == name)
+    }
+}
+
+/// The endpoints with names.
+#[derive(Default)]
+struct Endpoints {
+    all: BTreeMap<String, Endpoint>,
+    /// The names that are chosen.
+    chosen: BTreeSet<String>,
+    /// The names of those whose settings are elsewhere, too.
+    copied: BTreeSet<String>,
+}
+
+impl Endpoints {
+    /// Those of `proxies` that can be asked.
+    fn take(root: &mut Map<String, Value>, unknown: &mut Vec<String>) -> Self {
+        let mut found = Self::default();
+        for (name, settings) in take_named(root, "proxies", unknown) {
+            let path = format!("proxies.{name}");
+            let endpoint = Endpoint::new(settings, &path, unknown);
+            if endpoint.has("url") && !found.all.contains_key(&name) {
+                found.all.insert(name, endpoint);
+            } else {
+                unknown.extend(endpoint.0.into_iter().flat_map(|setting| setting.paths));
+            }
+        }
+        found
+    }
+
+    /// What a namespace is to have for an endpoint with this name; `None` if there is none.
+    fn choose(&mut self, name: Option<&Value>) -> Option<Value> {
+        let name = match name {
+            Some(name) if !is_empty(name) && name != DEFAULT => name.as_str()?,
+            _ => return Some(Value::Bool(true)),
+        };
+        self.all.contains_key(name).then(|| {
+            self.chosen.insert(name.to_owned());
+            name.into()
+        })
+    }
+
+    /// The settings of one that is not chosen by its name, after all.
+    fn copy(&mut self, name: &str) -> Vec<Setting> {
+        self.chosen.remove(name);
+        self.copied.insert(name.to_owned());
+        self.all.get(name).map(|endpoint| endpoint.0.clone()).unwrap_or_default()
+    }
+
+    /// Adds one, with a name that begins like this. It is chosen.
+    fn add(&mut self, name: &str, endpoint: Endpoint) -> Value {
+        let mut name = name.to_owned();
+        while self.all.contains_key(&name) {
+            name.push('_');
+        }
+        self.all.insert(name.clone(), endpoint);
+        self.chosen.insert(name.clone());
+        name.into()
+    }
+
+    /// Those that are not chosen are listed.
+    fn write(self, file: &mut File, unknown: &mut Vec<String>) {
+        for (name, Endpoint(settings)) in self.all {
+            if self.chosen.contains(&name) {
+                let head = format!("[[endpoint]]\nname = {}", rendered(&Value::from(&*name)));
+                file.0.push(Section { head, place: Place::Endpoint, settings, is_kept: true });
+            } else if !self.copied.contains(&name) {
+                unknown.extend(settings.into_iter().flat_map(|setting| setting.paths));
+            }
+        }
+    }
+}
+
+/// The endpoint of methods with these options; `false` for none. `own` is the one without a name.
+fn choose_of_methods(
+    mut options: Map<String, Value>,
+    path: &str,
+    own: &Endpoint,
+    endpoints: &mut Endpoints,
+    unknown: &mut Vec<String>,
+) -> Value {
+    let (is_on, name) = (options.remove("proxy_enabled"), options.remove("proxy_name"));
+    list(&format!("{path}."), &Value::Object(options), unknown);
+    if is_on != Some(Value::Bool(true)) {
+        return Value::Bool(false);
+    }
+    let missing = match endpoints.choose(name.as_ref()) {
+        Some(Value::Bool(true)) if !own.has("url") => "proxy_enabled",
+        Some(choice) => return choice,
+        None => "proxy_name",
+    };
+    unknown.push(format!("{path}.{missing}"));
+    Value::Bool(false)
+}
+
+/// The endpoints of methods. What none answers there is closed here: `[rpc]` would answer it.
+fn convert_methods(
+    root: &mut Map<String, Value>,
+    file: &mut File,
+    endpoints: &mut Endpoints,
+    unknown: &mut Vec<String>,
+) {
+    // An endpoint that is off is left out.
+    let mut of_own = Vec::new();
+    let own = Endpoint::take(root, "rpc.proxy", &mut of_own);
+    let without_namespace = "rpc.without_namespace";
+    let options = match take(root, without_namespace) {
+        Some(Value::Object(options)) => options,
+        other => {
+            list_unless_empty(without_namespace, other, unknown);
+            Map::new()
+        }
+    };
+    let default = choose_of_methods(options, without_namespace, &own, endpoints, unknown);
+    let mut asks_own = default == true;
+    file.section("rpc").settings = match &default {
+        Value::Bool(true) => own.0.clone(),
+        Value::String(name) => endpoints.copy(name),
+        _ => Vec::new(),
+    };
+    // Where `[rpc]` is another one.
+    let mut name_of_own = None;
+    for (name, options) in take_named(root, "rpc.namespaces", unknown) {
+        let path = format!("rpc.namespaces.{name}");
+        let choice = match choose_of_methods(options, &path, &own, endpoints, unknown) {
+            Value::Bool(false) if default == false => continue,
+            Value::Bool(true) if default != true => {
+                asks_own = true;
+                name_of_own.get_or_insert_with(|| endpoints.add("rpc", own.clone())).clone()
+            }
+            choice => choice,
+        };
+        let key = if name.contains('.') { rendered(&Value::from(name)) } else { name };
+        file.section("rpc_namespaces").add(key, choice, []);
+    }
+    if asks_own {
+        unknown.extend(of_own);
+    }
+}
+
+/// The objects of an array, which have a name each.
+fn take_named(
+    root: &mut Map<String, Value>,
+    path: &str,
+    unknown: &mut Vec<String>,
+) -> Vec<(String, Map<String, Value>)> {
+    let all = match take(root, path) {
+        Some(Value::Array(all)) => all,
+        other => {
+            list_unless_empty(path, other, unknown);
+            return Vec::new();
+        }
+    };
+    let mut found = Vec::new();
+    for (number, one) in all.into_iter().enumerate() {
+        let name = one.get("name").and_then(Value::as_str).map(str::to_owned);
+        match (name, one) {
+            (Some(name), Value::Object(mut settings)) => {
+                settings.remove("name");
+                found.push((name, settings));
+            }
+            _ => unknown.push(format!("{path}.{number}")),
+        }
+    }
+    found
 }
 
 /// Lists a value that has another type than it should.
@@ -279,17 +461,26 @@ struct File(Vec<Section>);
 /// A section of the file.
 struct Section {
     head: String,
-    /// `None` for the options of a namespace, else the name.
-    name: Option<&'static str>,
-    /// Empty for other sections.
-    namespace: String,
+    place: Place,
     settings: Vec<Setting>,
     /// Whether it has a meaning without settings.
     is_kept: bool,
 }
 
+/// What a section is for.
+#[derive(PartialEq, Eq)]
+enum Place {
+    /// It has this name.
+    Section(&'static str),
+    /// The options of the namespace with this name; empty for the default one.
+    Namespace(String),
+    /// An endpoint with a name.
+    Endpoint,
+}
+
+#[derive(Clone)]
 struct Setting {
-    name: &'static str,
+    name: String,
     value: Value,
     /// Where the value was.
     paths: Vec<String>,
@@ -298,9 +489,10 @@ struct Setting {
 impl File {
     /// The section with this name, which is added if it is not there.
     fn section(&mut self, name: &'static str) -> &mut Section {
-        let at = self.0.iter().position(|section| section.name == Some(name)).unwrap_or_else(|| {
-            let (head, namespace, settings) = (format!("[{name}]"), String::new(), Vec::new());
-            self.0.push(Section { head, name: Some(name), namespace, settings, is_kept: false });
+        let place = Place::Section(name);
+        let at = self.0.iter().position(|section| section.place == place).unwrap_or_else(|| {
+            let (head, settings) = (format!("[{name}]"), Vec::new());
+            self.0.push(Section { head, place, settings, is_kept: false });
             self.0.len() - 1
         });
         &mut self.0[at]
@@ -313,9 +505,11 @@ impl File {
             let count = unknown.len();
             for Unmet { namespace, setting, .. } in needs::unmet(&config) {
                 for section in self.0.iter_mut().filter(|section| section.is_of(namespace.as_deref())) {
-                    let own = match section.name {
-                        Some(name) => setting.strip_prefix(name).and_then(|rest| rest.strip_prefix('.')),
-                        None => Some(&*setting),
+                    let own = match section.place {
+                        Place::Section(name) => {
+                            setting.strip_prefix(name).and_then(|rest| rest.strip_prefix('.'))
+                        }
+                        Place::Namespace(_) | Place::Endpoint => Some(&*setting),
                     };
                     let Some(own) = own else { continue };
                     unknown.extend(section.remove(own));
@@ -339,18 +533,19 @@ impl File {
 
 impl Section {
     fn of_namespace(head: String, namespace: &str) -> Self {
-        Self { head, name: None, namespace: namespace.into(), settings: Vec::new(), is_kept: true }
+        Self { head, place: Place::Namespace(namespace.into()), settings: Vec::new(), is_kept: true }
     }
 
     fn is_of(&self, namespace: Option<&str>) -> bool {
-        match namespace {
-            Some(namespace) => self.name.is_none() && self.namespace == namespace,
-            None => self.name.is_some(),
+        match (&self.place, namespace) {
+            (Place::Section(_), None) => true,
+            (Place::Namespace(own), Some(namespace)) => own == namespace,
+            _ => false,
         }
     }
 
-    fn add(&mut self, name: &'static str, value: Value, paths: impl Into<Vec<String>>) {
-        self.settings.push(Setting { name, value, paths: paths.into() });
+    fn add(&mut self, name: impl Into<String>, value: Value, paths: impl Into<Vec<String>>) {
+        self.settings.push(Setting { name: name.into(), value, paths: paths.into() });
     }
 
     fn has(&self, name: &str) -> bool {
@@ -373,19 +568,31 @@ impl Section {
         mut self,
         mut options: Map<String, Value>,
         path: &str,
+        endpoints: &mut Endpoints,
         unknown: &mut Vec<String>,
     ) -> Self {
         options.retain(|name, value| !(ALWAYS_ON_OPTIONS.contains(&&**name) && *value == true));
         for operation in OPERATIONS {
-            let name = format!("{operation}_proxy_name");
-            if options.remove(&name).is_none_or(|name| name == DEFAULT) {
-                continue;
-            }
-            // Here an operation has one endpoint, and another one must not decide instead. Beside an endpoint the flags have no meaning.
-            if options.remove(&format!("{operation}_proxy_enabled")) == Some(Value::Bool(true)) {
-                options.retain(|flag, _| !flag.starts_with(&format!("allow_{operation}_for_")));
-                unknown.push(format!("{path}.{name}"));
-            }
+            let (flag, name) = (format!("{operation}_proxy_enabled"), format!("{operation}_proxy_name"));
+            let (is_on, named) = (options.remove(&flag), options.remove(&name));
+            let flaw = match is_on {
+                None | Some(Value::Null | Value::Bool(false)) => continue,
+                Some(Value::Bool(true)) => match endpoints.choose(named.as_ref()) {
+                    Some(choice) => {
+                        self.add(format!("{operation}_proxy"), choice, [format!("{path}.{flag}")]);
+                        continue;
+                    }
+                    None => name,
+                },
+                Some(_) => flag,
+            };
+            // Nothing else decides instead of an endpoint that is missing. Beside it the flags had no meaning.
+            options.retain(|flag, _| !flag.starts_with(&format!("allow_{operation}_for_")));
+            unknown.push(format!("{path}.{flaw}"));
+        }
+        // It decides before the flags, and has no counterpart.
+        if options.get("subscribe_stream_proxy_enabled") == Some(&Value::Bool(true)) {
+            options.retain(|flag, _| !flag.starts_with("allow_subscribe_for_"));
         }
         for (own, here) in SAME_OPTIONS {
             if let Some(value) = options.remove(own).filter(|value| !is_empty(value)) {
@@ -472,7 +679,7 @@ fn rendered(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Access;
+    use crate::{Access, ProxyChoice};
 
     /// `centrifugo defaultconfig` writes all of them.
     #[test]
@@ -545,7 +752,7 @@ mod tests {
         let chat = &config.namespaces["chat"];
         assert_eq!((chat.subscribe, chat.publish), (Access::Client, Access::SubscribedClient));
         assert_eq!((chat.history_access, chat.presence_access), (Access::Anyone, Access::Token));
-        assert!(chat.subscribe_proxy && chat.history_size == 10);
+        assert!(chat.subscribe_proxy == ProxyChoice::On && chat.history_size == 10);
         let hours = |time: std::time::Duration| time.as_secs() / 3600;
         assert_eq!((hours(config.history.meta_ttl), hours(chat.history_meta_ttl)), (720, 24));
         let expected = [
@@ -597,16 +804,154 @@ mod tests {
                 "namespaces": [
                     { "name": "a", "subscribe_proxy_enabled": true, "subscribe_proxy_name": "other", "allow_subscribe_for_client": true },
                     { "name": "b", "subscribe_proxy_enabled": true },
-                    { "name": "c", "subscribe_proxy_name": "other", "allow_subscribe_for_client": true }
+                    { "name": "c", "subscribe_proxy_name": "other", "allow_subscribe_for_client": true },
+                    { "name": "d", "subscribe_stream_proxy_enabled": true, "allow_subscribe_for_client": true }
                 ]
             } }"#,
         )
         .unwrap();
         let config = HubConfig::from_toml(&converted.toml).unwrap();
-        let decided = ["a", "b", "c"]
-            .map(|name| (config.namespaces[name].subscribe, config.namespaces[name].subscribe_proxy));
-        assert_eq!(decided, [(Access::Token, false), (Access::Token, true), (Access::Client, false)]);
-        assert_eq!(converted.unknown, ["channel.namespaces.a.subscribe_proxy_name"]);
+        let decided = ["a", "b", "c", "d"]
+            .map(|name| (config.namespaces[name].subscribe, config.namespaces[name].subscribe_proxy.clone()));
+        let (off, on) = (ProxyChoice::Off, ProxyChoice::On);
+        let closed = (Access::Token, off.clone());
+        assert_eq!(decided, [closed.clone(), (Access::Token, on), (Access::Client, off), closed]);
+        let expected = ["a.subscribe_proxy_name", "d.subscribe_stream_proxy_enabled"];
+        assert_eq!(converted.unknown, expected.map(|path| format!("channel.namespaces.{path}")));
+    }
+
+    /// With the configuration of Centrifugo's documentation of them.
+    #[test]
+    fn endpoints_with_names_are_converted() {
+        let converted = convert_centrifugo(
+            r#"{
+            "proxies": [
+                { "name": "subscribe1", "endpoint": "http://localhost:3001/centrifugo/subscribe" },
+                { "name": "publish1", "endpoint": "http://localhost:3001/centrifugo/publish", "timeout": "1s", "http_headers": ["Cookie"],
+                  "binary_encoding": true,
+                  "http": { "static_headers": { "X-Custom-Header": "custom value" } } },
+                { "name": "subscribe2", "endpoint": "http://localhost:3002/centrifugo/subscribe" },
+                { "name": "publish2", "endpoint": "grpc://localhost:3002" },
+                { "name": "rpc1", "endpoint": "http://localhost:3001/centrifugo/rpc" },
+                { "name": "rpc2", "endpoint": "grpc://localhost:3002" },
+                { "name": "unused", "endpoint": "http://localhost:3003/" }
+            ],
+            "channel": {
+                "proxy": { "publish": { "endpoint": "http://localhost:3000/" }, "sub_refresh": { "endpoint": "http://localhost:3000/" } },
+                "without_namespace": { "sub_refresh_proxy_enabled": true, "sub_refresh_proxy_name": "default" },
+                "namespaces": [
+                    { "name": "ns1", "subscribe_proxy_enabled": true, "subscribe_proxy_name": "subscribe1",
+                      "publish_proxy_enabled": true, "publish_proxy_name": "publish1", "allow_publish_for_client": true },
+                    { "name": "ns2", "subscribe_proxy_enabled": true, "subscribe_proxy_name": "subscribe2",
+                      "publish_proxy_enabled": true, "publish_proxy_name": "publish2", "allow_publish_for_client": true },
+                    { "name": "ns3", "publish_proxy_enabled": true, "sub_refresh_proxy_enabled": "yes" }
+                ]
+            },
+            "rpc": { "namespaces": [
+                { "name": "ns1", "proxy_enabled": true, "proxy_name": "rpc1" },
+                { "name": "ns2", "proxy_enabled": true, "proxy_name": "rpc2" }
+            ] }
+        }"#,
+        )
+        .unwrap();
+        let config = HubConfig::from_toml(&converted.toml)
+            .unwrap_or_else(|error| panic!("{error}\n{}", converted.toml));
+        let named = |name: &str| ProxyChoice::Named(name.into());
+        let [ns1, ns2, ns3] = ["ns1", "ns2", "ns3"].map(|name| config.namespaces[name].clone());
+        assert_eq!([ns1.subscribe_proxy, ns1.publish_proxy], [named("subscribe1"), named("publish1")]);
+        assert_eq!([ns2.subscribe_proxy, ns2.publish_proxy], [named("subscribe2"), ProxyChoice::Off]);
+        assert_eq!((ns2.publish, ns3.publish_proxy), (Access::Token, ProxyChoice::On));
+        assert_eq!(config.channel.sub_refresh_proxy, ProxyChoice::On);
+        let mut names: Vec<_> = config.endpoints.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["publish1", "rpc1", "subscribe1", "subscribe2"]);
+        let publish1 = &config.endpoints["publish1"];
+        assert_eq!(publish1.url.as_deref(), Some("http://localhost:3001/centrifugo/publish"));
+        assert_eq!((publish1.timeout.as_secs(), &*publish1.forward_headers), (1, &["Cookie".to_owned()][..]));
+        assert_eq!(publish1.headers["X-Custom-Header"], "custom value");
+        assert_eq!(config.rpc_namespaces, [("ns1".to_owned(), named("rpc1"))].into());
+        let expected = [
+            "channel.namespaces.ns2.publish_proxy_name",
+            "channel.namespaces.ns3.sub_refresh_proxy_enabled",
+            "proxies.publish1.binary_encoding",
+            "proxies.publish2.endpoint",
+            "proxies.rpc2.endpoint",
+            "proxies.unused.endpoint",
+            "rpc.namespaces.ns2.proxy_name",
+        ];
+        assert_eq!(converted.unknown, expected);
+    }
+
+    /// What none answers there is not answered by `[rpc]`.
+    #[test]
+    fn methods_keep_their_endpoints() {
+        let namespaces = |rpc: &str| {
+            let json = format!(
+                r#"{{ "proxies": [{{ "name": "other", "endpoint": "http://other/" }}, {{ "name": "rpc", "endpoint": "http://rpc/" }}],
+                    "rpc": {{ "proxy": {{ "endpoint": "http://own/", "binary_encoding": true }}, {rpc} }} }}"#
+            );
+            let Converted { toml, unknown } = convert_centrifugo(&json).unwrap();
+            let config = HubConfig::from_toml(&toml).unwrap_or_else(|error| panic!("{error}\n{toml}"));
+            let mut methods: Vec<_> = config
+                .rpc_namespaces
+                .into_iter()
+                .map(|(name, choice)| match choice {
+                    ProxyChoice::Off => (name, None),
+                    ProxyChoice::On => (name, config.rpc.url.clone()),
+                    ProxyChoice::Named(endpoint) => (name, config.endpoints[&endpoint].url.clone()),
+                })
+                .collect();
+            methods.push((String::new(), config.rpc.url));
+            methods.sort();
+            let methods =
+                methods.into_iter().map(|(name, url)| format!("{name} {}", url.unwrap_or_default()));
+            (methods.collect::<Vec<_>>(), unknown)
+        };
+        let on = |name: &str, more: &str| format!(r#"{{ "name": "{name}", "proxy_enabled": true{more} }}"#);
+        let all = [
+            on("own", ""),
+            on("default", r#", "proxy_name": "default""#),
+            on("a.b", r#", "proxy_name": "other""#),
+            on("missing", r#", "proxy_name": "none""#),
+            r#"{ "name": "off" }"#.to_owned(),
+        ];
+        let all = all.join(", ");
+        let without =
+            |options: &str| format!(r#""without_namespace": {{ {options} }}, "namespaces": [{all}]"#);
+        let missing = "rpc.namespaces.missing.proxy_name";
+        assert_eq!(
+            namespaces(&without(r#""proxy_enabled": true"#)),
+            (
+                [
+                    "http://own/",
+                    "a.b http://other/",
+                    "default http://own/",
+                    "missing ",
+                    "off ",
+                    "own http://own/"
+                ]
+                .map(|line| if line.starts_with("http") { format!(" {line}") } else { line.into() })
+                .to_vec(),
+                ["proxies.rpc.endpoint", missing, "rpc.proxy.binary_encoding"].map(str::to_owned).to_vec()
+            )
+        );
+        let of_others = ["a.b http://other/", "default http://own/"];
+        assert_eq!(
+            namespaces(&without("")),
+            (
+                [" ", of_others[0], of_others[1], "own http://own/"].map(str::to_owned).to_vec(),
+                ["proxies.rpc.endpoint", missing, "rpc.proxy.binary_encoding"].map(str::to_owned).to_vec()
+            )
+        );
+        assert_eq!(
+            namespaces(&without(r#""proxy_enabled": true, "proxy_name": "rpc""#)),
+            (
+                [" http://rpc/", of_others[0], of_others[1], "missing ", "off ", "own http://own/"]
+                    .map(str::to_owned)
+                    .to_vec(),
+                [missing, "rpc.proxy.binary_encoding"].map(str::to_owned).to_vec()
+            )
+        );
     }
 
     /// They are off in Centrifugo unless they are turned on.

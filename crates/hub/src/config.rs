@@ -2,17 +2,21 @@
 //!
 //! A channel named `chat:lobby` belongs to the namespace `chat`; one without a colon belongs to the default namespace, whose
 //! options are the section `[channel]`.
+//!
+//! Layers: `choice`, `named` → `needs`.
 
+mod choice;
+mod named;
 pub(crate) mod needs;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeSeed, Error as _, IntoDeserializer as _, MapAccess, SeqAccess};
 use serde::{Deserialize, Deserializer, Serialize};
 use wireloom::OriginPolicy;
+
+pub use choice::ProxyChoice;
 
 /// Everything that can be configured.
 ///
@@ -49,8 +53,13 @@ pub struct HubConfig {
     pub api: ApiConfig,
     /// The endpoint for RPC calls that no callback answers.
     pub rpc: ProxyConfig,
+    /// The endpoints of methods with a namespace, such as `billing:pay`, by namespace. [`rpc`](Self::rpc) answers all others.
+    pub rpc_namespaces: HashMap<String, ProxyChoice>,
     /// The endpoints that decide about other operations.
     pub proxy: ProxiesConfig,
+    /// Endpoints that namespaces choose by their names.
+    #[serde(rename = "endpoint", deserialize_with = "named::tables", skip_serializing)]
+    pub endpoints: HashMap<String, ProxyConfig>,
     /// The endpoint that learns which connections and subscriptions have ended.
     pub events: EventsConfig,
     /// The memory of histories.
@@ -60,7 +69,7 @@ pub struct HubConfig {
     /// The default namespace.
     pub channel: ChannelOptions,
     /// The other namespaces.
-    #[serde(rename = "namespace", deserialize_with = "namespaces", skip_serializing)]
+    #[serde(rename = "namespace", deserialize_with = "named::tables", skip_serializing)]
     pub namespaces: HashMap<String, ChannelOptions>,
 }
 
@@ -408,12 +417,13 @@ pub struct ChannelOptions {
     pub allowed_delta_types: Vec<DeltaType>,
     /// Clients may ask for the publications with certain tags alone. They receive no deltas then.
     pub allow_tags_filter: bool,
-    /// The endpoint `[proxy.subscribe]` decides who subscribes without a token, instead of `subscribe`.
-    pub subscribe_proxy: bool,
-    /// The endpoint `[proxy.publish]` decides who publishes and what, instead of `publish`.
-    pub publish_proxy: bool,
-    /// The endpoint `[proxy.sub_refresh]` is asked to renew subscriptions that expire.
-    pub sub_refresh_proxy: bool,
+    /// An endpoint decides who subscribes without a token, instead of `subscribe`: `true` for `[proxy.subscribe]`, or the name of an
+    /// `[[endpoint]]`.
+    pub subscribe_proxy: ProxyChoice,
+    /// An endpoint decides who publishes and what, instead of `publish`: `true` for `[proxy.publish]`, or the name of an `[[endpoint]]`.
+    pub publish_proxy: ProxyChoice,
+    /// An endpoint is asked to renew subscriptions that expire: `true` for `[proxy.sub_refresh]`, or the name of an `[[endpoint]]`.
+    pub sub_refresh_proxy: ProxyChoice,
     /// The end of each subscription is reported to the endpoint `[events]`.
     pub unsubscribe_events: bool,
     /// Presence: the clients of a channel are listed.
@@ -478,9 +488,9 @@ impl Default for ChannelOptions {
             recovery_mode: RecoveryMode::default(),
             allowed_delta_types: Vec::new(),
             allow_tags_filter: false,
-            subscribe_proxy: false,
-            publish_proxy: false,
-            sub_refresh_proxy: false,
+            subscribe_proxy: ProxyChoice::Off,
+            publish_proxy: ProxyChoice::Off,
+            sub_refresh_proxy: ProxyChoice::Off,
             unsubscribe_events: false,
             presence: false,
             join_leave: false,
@@ -570,6 +580,9 @@ impl HubConfig {
                 )));
             }
         }
+        if let Some(name) = config.rpc_namespaces.keys().find(|name| !named::is_name(name)) {
+            return Err(ConfigError(format!("{name:?} cannot be the name of a namespace of methods")));
+        }
         let namespace = &client.personal_channel_namespace;
         if !namespace.is_empty() && !config.namespaces.contains_key(namespace) {
             return Err(ConfigError(format!("client.personal_channel_namespace {namespace} does not exist")));
@@ -579,6 +592,7 @@ impl HubConfig {
         needs::check(&config)?;
         for (name, options) in config.all_options() {
             if !options.history_meta_ttl.is_zero() && options.history_meta_ttl < options.history_ttl {
+                let name = shown(name);
                 return Err(ConfigError(format!(
                     "namespace {name}: history_meta_ttl must not be shorter than history_ttl"
                 )));
@@ -588,10 +602,10 @@ impl HubConfig {
         Ok(config)
     }
 
-    /// The options of every namespace, with its name.
-    fn all_options(&self) -> impl Iterator<Item = (&str, &ChannelOptions)> {
+    /// The options of every namespace, with its name, which is empty for the default one.
+    pub(crate) fn all_options(&self) -> impl Iterator<Item = (&str, &ChannelOptions)> {
         let named = self.namespaces.iter().map(|(name, options)| (name.as_str(), options));
-        named.chain([(DEFAULT_NAMESPACE, &self.channel)])
+        named.chain([("", &self.channel)])
     }
 
     /// The personal channel of a user.
@@ -620,8 +634,10 @@ impl HubConfig {
     }
 }
 
-/// The default namespace, where namespaces are named.
-pub(crate) const DEFAULT_NAMESPACE: &str = "(default)";
+/// The name of a namespace in errors.
+pub(crate) fn shown(namespace: &str) -> &str {
+    if namespace.is_empty() { "(default)" } else { namespace }
+}
 
 /// The bound of `channel_name_len_max`. A name twice in base64 fits into a line of the NATS protocol, which has 4,096 bytes: NATS ends the
 /// connection of a node that sends a longer one.
@@ -757,88 +773,6 @@ fn parse_size(text: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
-/// A table of `[[namespace]]`: its options beside its name. Read in one pass, so that errors keep the line of the value.
-struct Namespace {
-    name: String,
-    options: ChannelOptions,
-}
-
-impl<'de> Deserialize<'de> for Namespace {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Visitor;
-
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Namespace;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a table")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Namespace, A::Error> {
-                let mut name = None;
-                let options = MapAccessDeserializer::new(WithoutName { map, name: &mut name });
-                let options = ChannelOptions::deserialize(options)?;
-                let name = name.ok_or_else(|| A::Error::custom("a namespace needs a name"))?;
-                let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-                if name.is_empty() || !name.chars().all(is_name) {
-                    return Err(A::Error::custom(format!("{name:?} cannot be the name of a namespace")));
-                }
-                Ok(Namespace { name, options })
-            }
-        }
-
-        from.deserialize_map(Visitor)
-    }
-}
-
-/// The entries of a table but its name.
-struct WithoutName<'a, A> {
-    map: A,
-    name: &'a mut Option<String>,
-}
-
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for WithoutName<'_, A> {
-    type Error = A::Error;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
-        while let Some(key) = self.map.next_key::<String>()? {
-            if key != "name" {
-                return seed.deserialize(key.into_deserializer()).map(Some);
-            }
-            *self.name = Some(self.map.next_value()?);
-        }
-        Ok(None)
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
-        self.map.next_value_seed(seed)
-    }
-}
-
-fn namespaces<'de, D: Deserializer<'de>>(from: D) -> Result<HashMap<String, ChannelOptions>, D::Error> {
-    struct Visitor;
-
-    impl<'de> serde::de::Visitor<'de> for Visitor {
-        type Value = HashMap<String, ChannelOptions>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("tables [[namespace]], with two brackets")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut tables: A) -> Result<Self::Value, A::Error> {
-            let mut namespaces = HashMap::new();
-            while let Some(Namespace { name, options }) = tables.next_element()? {
-                if namespaces.insert(name.clone(), options).is_some() {
-                    return Err(A::Error::custom(format!("namespace {name} is defined twice")));
-                }
-            }
-            Ok(namespaces)
-        }
-    }
-
-    from.deserialize_seq(Visitor)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -920,6 +854,26 @@ mod tests {
                 "proxy.publish.url = \"http://a/\"",
                 "proxy.publish.url needs publish_proxy = true in a namespace",
             ),
+            (
+                "[channel]\npublish_proxy = \"a\"",
+                "namespace (default): publish_proxy needs an [[endpoint]] with the name \"a\"; there is none",
+            ),
+            (
+                "[channel]\npublish_proxy = \"a\"\nsubscribe_proxy = \"c\"\n[rpc_namespaces]\nx = \"b\"\n\
+                [[endpoint]]\nname = \"c\"\nurl = \"http://c/\"\n[[endpoint]]\nname = \"b\"\nurl = \"http://b/\"",
+                "publish_proxy needs an [[endpoint]] with the name \"a\"; there are \"b\", \"c\"",
+            ),
+            ("[rpc_namespaces]\nx = \"a\"", "rpc_namespaces.x needs an [[endpoint]] with the name \"a\""),
+            ("[rpc_namespaces]\nx = true", "rpc_namespaces.x needs rpc.url"),
+            ("[rpc_namespaces]\n\"x:y\" = false", "\"x:y\" cannot be the name of a namespace of methods"),
+            (
+                "[[endpoint]]\nname = \"a\"\nurl = \"http://a/\"",
+                "endpoint.a needs a namespace or rpc_namespaces that names it",
+            ),
+            ("[channel]\npublish_proxy = \"a\"\n[[endpoint]]\nname = \"a\"", "endpoint.a needs a url"),
+            ("[channel]\npublish_proxy = 1", "expected true, false or the name of an [[endpoint]]"),
+            ("[[endpoint]]\nurl = \"http://a/\"", "[[endpoint]] needs a name"),
+            ("[[endpoint]]\nname = \"a\"\n[[endpoint]]\nname = \"a\"", "endpoint a is defined twice"),
             (
                 "proxy.connect.forward_headers = [\"cookie\"]",
                 "proxy.connect.forward_headers needs proxy.connect.url",

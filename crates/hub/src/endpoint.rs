@@ -1,5 +1,6 @@
 //! An HTTP endpoint of the application's backend: its connection, its limits, and the answers that all endpoints have in common.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,17 +51,18 @@ struct AnswerDisconnect {
 
 /// An HTTP endpoint of the application's backend.
 pub(crate) struct Endpoint {
-    /// For spans.
-    name: &'static str,
     url: String,
     timeout: Duration,
     headers: Vec<(String, String)>,
+    /// The names of header fields of a client's request that it receives.
+    pub(crate) forward_headers: Vec<String>,
+    /// The same of those that clients give in their connect command.
+    pub(crate) emulated_headers: Vec<String>,
     connector: Connector,
     /// The connection of HTTP/2, which `https` endpoints may speak.
     kept: Arc<Mutex<Kept>>,
     /// Those of HTTP/1.1.
     pool: Pool,
-    calls_again: CallsAgain,
     turns: Turns,
     clock: Clock,
     warnings: WarningLimit,
@@ -86,34 +88,68 @@ struct Link {
 /// The connection of HTTP/2 that a call is made over, and the number of its answers before.
 type Used = Option<(Link, u64)>;
 
-/// Whether a call is repeated whose connection ends before the first byte of the answer.
+/// What an endpoint is called for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallsAgain {
-    /// It asks for a decision.
-    Yes,
-    /// It may change something, and may have been carried out.
-    No,
+pub(crate) enum CallKind {
+    Connect,
+    Refresh,
+    Subscribe,
+    SubRefresh,
+    Publish,
+    Rpc,
+    Events,
+}
+
+impl CallKind {
+    /// For spans.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Refresh => "refresh",
+            Self::Subscribe => "subscribe",
+            Self::SubRefresh => "sub_refresh",
+            Self::Publish => "publish",
+            Self::Rpc => "rpc",
+            Self::Events => "events",
+        }
+    }
+
+    /// Whether a call is repeated whose connection ends before the first byte of the answer.
+    fn is_repeated(self) -> bool {
+        match self {
+            // Whoever receives an event twice knows it by its id.
+            Self::Connect | Self::Refresh | Self::Subscribe | Self::SubRefresh | Self::Events => true,
+            // It may change something, and may have been carried out.
+            Self::Publish | Self::Rpc => false,
+        }
+    }
 }
 
 /// How long a connection of HTTP/1.1 is kept. Common servers close theirs after 5 s or later.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({})", without_secrets(&self.url))
+    }
+}
+
 impl Endpoint {
     /// `None` without a URL.
-    pub(crate) fn new(name: &'static str, config: &ProxyConfig, calls_again: CallsAgain) -> Option<Self> {
+    pub(crate) fn new(config: &ProxyConfig) -> Option<Self> {
         let url = config.url.clone()?;
         let kept = if url.starts_with("https://") { Kept::Nothing } else { Kept::Http1 };
         let headers = config.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         // Redirects are not followed, so that a backend cannot send what clients said elsewhere.
         let connector = Connector::new().connect_timeout(config.timeout);
         Some(Self {
-            name,
             url,
             timeout: config.timeout,
             headers,
+            forward_headers: config.forward_headers.clone(),
+            emulated_headers: config.emulated_headers.clone(),
             pool: Pool::with_limits(connector.clone(), CALLS_MAX, IDLE_TIMEOUT),
             connector,
-            calls_again,
             kept: Arc::new(Mutex::new(kept)),
             turns: Turns::default(),
             clock: Clock::new(),
@@ -124,15 +160,16 @@ impl Endpoint {
     /// Posts JSON for a user, if it is known; returns the result. A failure of the endpoint is logged, and is error 100, which clients retry.
     pub(crate) async fn call<T: DeserializeOwned>(
         &self,
+        kind: CallKind,
         user: Option<&str>,
         headers: &[(String, String)],
         body: Vec<u8>,
     ) -> Result<Option<T>, Failure> {
-        let span = Span::sent(self.name, headers);
+        let span = Span::sent(kind.name(), headers);
         let context = span.context();
         let mut used = None;
         // Boxed, so that the commands of clients which ask no endpoint have no room for it.
-        let exchange = Box::pin(self.exchange(user, &mut used, headers, &context, body.into()));
+        let exchange = Box::pin(self.exchange(kind, user, &mut used, headers, &context, body.into()));
         let answered = tokio::time::timeout(self.timeout, exchange).await;
         let answered = answered.unwrap_or_else(|_| {
             // If no other call was answered either, the backend may be gone without a word: the next call opens another connection. Calls
@@ -168,6 +205,7 @@ impl Endpoint {
 
     async fn exchange(
         &self,
+        kind: CallKind,
         user: Option<&str>,
         used: &mut Used,
         headers: &[(String, String)],
@@ -184,10 +222,10 @@ impl Endpoint {
         let headers: Vec<_> = forwarded.chain(context).chain(&self.headers).collect();
         let request = || {
             let request = Request::post(&self.url, body.clone()).header("content-type", "application/json");
-            let request = if self.calls_again == CallsAgain::Yes { request.idempotent() } else { request };
+            let request = if kind.is_repeated() { request.idempotent() } else { request };
             headers.iter().fold(request, |request, (name, value)| request.header(name, value))
         };
-        let response = self.send(used, request).await.map_err(|error| error.to_string())?;
+        let response = self.send(kind, used, request).await.map_err(|error| error.to_string())?;
         if response.status != 200 {
             return Err(format!("status {}", response.status));
         }
@@ -195,7 +233,12 @@ impl Endpoint {
     }
 
     /// Sends a request, and once more over HTTP/2 if its connection ended and that is safe. The pool does the same over HTTP/1.1.
-    async fn send(&self, used: &mut Used, request: impl Fn() -> Request) -> Result<Response, Error> {
+    async fn send(
+        &self,
+        kind: CallKind,
+        used: &mut Used,
+        request: impl Fn() -> Request,
+    ) -> Result<Response, Error> {
         let mut is_repeated = false;
         loop {
             let Some(link) = self.http2().await? else { return self.pool.request(request()).await };
@@ -204,20 +247,9 @@ impl Endpoint {
             let answered = link.http2.request(request()).await;
             link.answers.fetch_add(answered.is_ok().into(), Ordering::Relaxed);
             match &answered {
-                Err(Error::Http(error)) if !is_repeated && self.may_repeat(error) => is_repeated = true,
+                Err(Error::Http(error)) if !is_repeated && may_repeat(kind, error) => is_repeated = true,
                 _ => return answered,
             }
-        }
-    }
-
-    fn may_repeat(&self, error: &HttpError) -> bool {
-        match error {
-            // RFC 9113 §8.7: such as one that has crossed a GOAWAY.
-            HttpError::NotProcessed => true,
-            HttpError::Closed | HttpError::ConnectionLost | HttpError::GoAway(_) | HttpError::Io(_) => {
-                self.calls_again == CallsAgain::Yes
-            }
-            _ => false,
         }
     }
 
@@ -255,6 +287,17 @@ impl Endpoint {
             warn!(url = without_secrets(&self.url), reason, "an endpoint of the backend failed");
         }
         ErrorCode::Internal.into()
+    }
+}
+
+fn may_repeat(kind: CallKind, error: &HttpError) -> bool {
+    match error {
+        // RFC 9113 §8.7: such as one that has crossed a GOAWAY.
+        HttpError::NotProcessed => true,
+        HttpError::Closed | HttpError::ConnectionLost | HttpError::GoAway(_) | HttpError::Io(_) => {
+            kind.is_repeated()
+        }
+        _ => false,
     }
 }
 
@@ -330,10 +373,7 @@ mod tests {
     }
 
     /// An endpoint that speaks HTTP/2, of a backend that does this on one connection after the other, and its calls.
-    async fn endpoint(
-        calls_again: CallsAgain,
-        connections: Vec<Vec<Does>>,
-    ) -> (Endpoint, mpsc::UnboundedReceiver<Does>) {
+    async fn endpoint(connections: Vec<Vec<Does>>) -> (Endpoint, mpsc::UnboundedReceiver<Does>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let (calls, called) = mpsc::unbounded_channel();
@@ -345,7 +385,7 @@ mod tests {
         });
         let config =
             ProxyConfig { url: Some(url), timeout: Duration::from_secs(60), ..ProxyConfig::default() };
-        let mut endpoint = Endpoint::new("test", &config, calls_again).unwrap();
+        let mut endpoint = Endpoint::new(&config).unwrap();
         // As of `https`.
         endpoint.kept = Arc::new(Mutex::new(Kept::Nothing));
         (endpoint, called)
@@ -354,16 +394,19 @@ mod tests {
     #[tokio::test]
     async fn a_call_is_repeated_where_that_is_safe() {
         use Does::{Answer, Disconnect, Refuse};
-        for (calls_again, connections, succeeds) in [
-            (CallsAgain::No, vec![vec![Answer, Refuse, Answer]], true),
-            (CallsAgain::No, vec![vec![Answer, Disconnect], vec![Answer]], false),
-            (CallsAgain::Yes, vec![vec![Answer, Disconnect], vec![Answer]], true),
-            (CallsAgain::Yes, vec![vec![Answer, Disconnect], vec![Disconnect], vec![Answer]], false),
+        for (kind, connections, succeeds) in [
+            (CallKind::Rpc, vec![vec![Answer, Refuse, Answer]], true),
+            (CallKind::Rpc, vec![vec![Answer, Disconnect], vec![Answer]], false),
+            (CallKind::Connect, vec![vec![Answer, Disconnect], vec![Answer]], true),
+            (CallKind::Connect, vec![vec![Answer, Disconnect], vec![Disconnect], vec![Answer]], false),
         ] {
-            let case = format!("{calls_again:?} {connections:?}");
-            let (endpoint, _called) = endpoint(calls_again, connections).await;
-            assert_eq!(endpoint.call::<Value>(None, &[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
-            let called = endpoint.call::<Value>(None, &[], b"{}".to_vec()).await;
+            let case = format!("{kind:?} {connections:?}");
+            let (endpoint, _called) = endpoint(connections).await;
+            assert_eq!(
+                endpoint.call::<Value>(kind, None, &[], b"{}".to_vec()).await.unwrap(),
+                Some(7.into())
+            );
+            let called = endpoint.call::<Value>(kind, None, &[], b"{}".to_vec()).await;
             assert_eq!(called.is_ok(), succeeds, "{case}");
         }
     }
@@ -371,17 +414,20 @@ mod tests {
     #[tokio::test]
     async fn a_slow_method_does_not_end_a_connection_that_answers_others() {
         let connections = vec![vec![Does::Nothing, Does::Answer, Does::Answer]];
-        let (mut endpoint, mut called) = endpoint(CallsAgain::No, connections).await;
+        let (mut endpoint, mut called) = endpoint(connections).await;
         endpoint.timeout = Duration::from_secs(5);
-        let slow = endpoint.call::<Value>(None, &[], b"{}".to_vec());
+        let slow = endpoint.call::<Value>(CallKind::Rpc, None, &[], b"{}".to_vec());
         let fast = async {
             called.recv().await;
-            endpoint.call::<Value>(None, &[], b"{}".to_vec()).await
+            endpoint.call::<Value>(CallKind::Rpc, None, &[], b"{}".to_vec()).await
         };
         let (slow, fast) = tokio::join!(slow, fast);
         assert!(slow.is_err());
         assert_eq!(fast.unwrap(), Some(7.into()));
-        assert_eq!(endpoint.call::<Value>(None, &[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
+        assert_eq!(
+            endpoint.call::<Value>(CallKind::Rpc, None, &[], b"{}".to_vec()).await.unwrap(),
+            Some(7.into())
+        );
     }
 
     #[tokio::test]
@@ -390,10 +436,10 @@ mod tests {
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let config =
             ProxyConfig { url: Some(url), timeout: Duration::from_secs(5), ..ProxyConfig::default() };
-        let mut endpoint = Endpoint::new("test", &config, CallsAgain::No).unwrap();
+        let mut endpoint = Endpoint::new(&config).unwrap();
         endpoint.kept = Arc::new(Mutex::new(Kept::Nothing));
         let connection = {
-            let dropped = endpoint.call::<Value>(None, &[], b"{}".to_vec());
+            let dropped = endpoint.call::<Value>(CallKind::Rpc, None, &[], b"{}".to_vec());
             tokio::select! {
                 _ = dropped => panic!("it was answered"),
                 accepted = listener.accept() => accepted.unwrap().0,
@@ -402,18 +448,24 @@ mod tests {
         // No other connection is served.
         let (calls, _called) = mpsc::unbounded_channel();
         tokio::spawn(serve(connection, vec![Does::Answer], calls));
-        assert_eq!(endpoint.call::<Value>(None, &[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
+        assert_eq!(
+            endpoint.call::<Value>(CallKind::Rpc, None, &[], b"{}".to_vec()).await.unwrap(),
+            Some(7.into())
+        );
     }
 
     // Its host has vanished: nothing says so.
     #[tokio::test]
     async fn a_connection_on_which_a_call_times_out_is_not_used_again() {
         let connections = vec![vec![Does::Nothing; 9], vec![Does::Answer]];
-        let (mut endpoint, mut called) = endpoint(CallsAgain::No, connections).await;
+        let (mut endpoint, mut called) = endpoint(connections).await;
         endpoint.timeout = Duration::from_secs(1);
-        assert!(endpoint.call::<Value>(None, &[], b"{}".to_vec()).await.is_err());
+        assert!(endpoint.call::<Value>(CallKind::Rpc, None, &[], b"{}".to_vec()).await.is_err());
         assert!(matches!(called.recv().await, Some(Does::Nothing)));
         endpoint.timeout = Duration::from_secs(60);
-        assert_eq!(endpoint.call::<Value>(None, &[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
+        assert_eq!(
+            endpoint.call::<Value>(CallKind::Rpc, None, &[], b"{}".to_vec()).await.unwrap(),
+            Some(7.into())
+        );
     }
 }

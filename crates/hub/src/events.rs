@@ -24,6 +24,7 @@ use tracing::{info, warn};
 
 use crate::clock::{Clock, WarningLimit};
 use crate::concurrently::concurrently;
+use crate::endpoint::CallKind;
 use crate::engine::{
     Engine, EngineError, EventQueue, Lease, QUEUE_MAX, QueuedEvent, TAKEN_TIMEOUT, reported_at,
 };
@@ -517,7 +518,7 @@ impl Events {
             else {
                 return false;
             };
-            if endpoint.call::<IgnoredAny>(None, &[], body.clone()).await.is_ok() {
+            if endpoint.call::<IgnoredAny>(CallKind::Events, None, &[], body.clone()).await.is_ok() {
                 return true;
             }
             tokio::select! {

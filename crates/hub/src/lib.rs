@@ -71,7 +71,7 @@ mod url;
 pub use centrifugo::{Converted, convert_centrifugo};
 pub use config::{
     Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, DeltaType, EngineConfig, EventsConfig,
-    HistoryConfig, HubConfig, ProxiesConfig, ProxyConfig, RecoveryMode, SlowPolicy, TokenConfig,
+    HistoryConfig, HubConfig, ProxiesConfig, ProxyChoice, ProxyConfig, RecoveryMode, SlowPolicy, TokenConfig,
     TransportsConfig,
 };
 pub use history::{History, HistoryQuery, Position, Recovery, Retention};

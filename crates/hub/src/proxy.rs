@@ -1,6 +1,7 @@
 //! The application decides by HTTP: requests and responses of Centrifugo's proxies, for each operation that has an endpoint.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -10,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::client::Client;
-use crate::config::{ConfigError, HubConfig, ProxyConfig};
-use crate::endpoint::{CallsAgain, Endpoint, payload};
+use crate::config::{ConfigError, HubConfig, ProxyChoice, ProxyConfig, namespace_of};
+use crate::endpoint::{CallKind, Endpoint, payload};
 use crate::filter::Filter;
 use crate::hooks::Failure;
 use crate::nullable::{map_or_default, or_default};
@@ -20,18 +21,27 @@ use crate::protocol::{ConnectRequest, Encoding, FilterNode};
 use crate::random::Uuid;
 use crate::url::without_secrets;
 
-/// The endpoints of the application, by operation.
+/// The endpoints of the application.
 pub(crate) struct Proxies {
-    pub(crate) connect: Option<Endpoint>,
-    pub(crate) refresh: Option<Endpoint>,
-    pub(crate) subscribe: Option<Endpoint>,
-    pub(crate) sub_refresh: Option<Endpoint>,
-    pub(crate) publish: Option<Endpoint>,
-    pub(crate) rpc: Option<Endpoint>,
+    pub(crate) connect: Option<Arc<Endpoint>>,
+    pub(crate) refresh: Option<Arc<Endpoint>>,
+    /// By namespace.
+    channels: HashMap<String, ChannelProxies>,
+    /// Of methods by namespace; `None` for one that none answers.
+    rpc_namespaces: HashMap<String, Option<Arc<Endpoint>>>,
+    /// Of other methods.
+    rpc: Option<Arc<Endpoint>>,
     /// The names of header fields of requests that some endpoint receives, in lower case.
     pub(crate) forwarded: Vec<String>,
     /// The same for those that clients give in their connect command, without repetition.
     pub(crate) emulated: Vec<String>,
+}
+
+/// The endpoints of a namespace.
+pub(crate) struct ChannelProxies {
+    pub(crate) subscribe: Option<Arc<Endpoint>>,
+    pub(crate) sub_refresh: Option<Arc<Endpoint>>,
+    pub(crate) publish: Option<Arc<Endpoint>>,
 }
 
 /// Header fields of a client that some endpoint receives, with names in lower case. A proxy between the client and the hub decides
@@ -199,7 +209,7 @@ impl Proxies {
     /// A URL or a header cannot be used.
     pub(crate) fn new(config: &HubConfig) -> Result<Self, ConfigError> {
         let proxies = &config.proxy;
-        let named = [
+        let of_operations = [
             ("proxy.connect", &proxies.connect),
             ("proxy.refresh", &proxies.refresh),
             ("proxy.subscribe", &proxies.subscribe),
@@ -207,23 +217,61 @@ impl Proxies {
             ("proxy.publish", &proxies.publish),
             ("rpc", &config.rpc),
         ];
-        for (section, proxy) in named {
+        let of_operations = of_operations.map(|(section, proxy)| (section.to_owned(), proxy));
+        let named = config.endpoints.iter().map(|(name, proxy)| (format!("endpoint.{name}"), proxy));
+        let all: Vec<_> = of_operations.into_iter().chain(named).collect();
+        for (section, proxy) in &all {
             check(section, proxy)?;
         }
         check("events", &config.events.proxy())?;
-        let forwarded = named.iter().flat_map(|(_, proxy)| &proxy.forward_headers);
-        let emulated = named.iter().flat_map(|(_, proxy)| &proxy.emulated_headers);
+        let forwarded = all.iter().flat_map(|(_, proxy)| &proxy.forward_headers);
+        let emulated = all.iter().flat_map(|(_, proxy)| &proxy.emulated_headers);
         let emulated: BTreeSet<_> = emulated.map(|name| name.to_ascii_lowercase()).collect();
+        let endpoint = |proxy: &ProxyConfig| Endpoint::new(proxy).map(Arc::new);
+        let named: HashMap<_, _> =
+            config.endpoints.iter().filter_map(|(name, proxy)| Some((name, endpoint(proxy)?))).collect();
+        let (subscribe, sub_refresh) = (endpoint(&proxies.subscribe), endpoint(&proxies.sub_refresh));
+        let (publish, rpc) = (endpoint(&proxies.publish), endpoint(&config.rpc));
+        // The check of the configuration has refused what is not there.
+        let chosen = |choice: &ProxyChoice, own: &Option<Arc<Endpoint>>| match choice {
+            ProxyChoice::Off => None,
+            ProxyChoice::On => own.clone(),
+            ProxyChoice::Named(name) => named.get(name).cloned(),
+        };
+        let channels = config.all_options().map(|(name, options)| {
+            let proxies = ChannelProxies {
+                subscribe: chosen(&options.subscribe_proxy, &subscribe),
+                sub_refresh: chosen(&options.sub_refresh_proxy, &sub_refresh),
+                publish: chosen(&options.publish_proxy, &publish),
+            };
+            (name.to_owned(), proxies)
+        });
+        let methods = config.rpc_namespaces.iter();
         Ok(Self {
-            connect: Endpoint::new("connect", &proxies.connect, CallsAgain::Yes),
-            refresh: Endpoint::new("refresh", &proxies.refresh, CallsAgain::Yes),
-            subscribe: Endpoint::new("subscribe", &proxies.subscribe, CallsAgain::Yes),
-            sub_refresh: Endpoint::new("sub_refresh", &proxies.sub_refresh, CallsAgain::Yes),
-            publish: Endpoint::new("publish", &proxies.publish, CallsAgain::No),
-            rpc: Endpoint::new("rpc", &config.rpc, CallsAgain::No),
+            connect: endpoint(&proxies.connect),
+            refresh: endpoint(&proxies.refresh),
+            channels: channels.collect(),
+            rpc_namespaces: methods.map(|(name, choice)| (name.clone(), chosen(choice, &rpc))).collect(),
+            rpc,
             forwarded: forwarded.map(|name| name.to_ascii_lowercase()).collect(),
             emulated: emulated.into_iter().collect(),
         })
+    }
+
+    /// The endpoints of a channel's namespace; `None` if it does not exist.
+    pub(crate) fn of_channel(&self, channel: &str) -> Option<&ChannelProxies> {
+        self.channels.get(namespace_of(channel))
+    }
+
+    /// The endpoint that renews subscriptions to a channel.
+    pub(crate) fn renews(&self, channel: &str) -> Option<&Arc<Endpoint>> {
+        self.of_channel(channel)?.sub_refresh.as_ref()
+    }
+
+    /// The endpoint that answers calls of a method.
+    pub(crate) fn of_method(&self, method: &str) -> Option<&Arc<Endpoint>> {
+        let own = method.split_once(':').and_then(|(namespace, _)| self.rpc_namespaces.get(namespace));
+        own.unwrap_or(&self.rpc).as_ref()
     }
 }
 
@@ -285,12 +333,12 @@ impl<'a> Caller<'a> {
     }
 
     /// The headers that one endpoint receives. An emulated one replaces none.
-    fn headers_for(&self, config: &ProxyConfig) -> Vec<(String, String)> {
+    fn headers_for(&self, endpoint: &Endpoint) -> Vec<(String, String)> {
         let is_in = |list: &[String], name: &str| list.iter().any(|one| one.eq_ignore_ascii_case(name));
         let Headers { of_request, emulated } = self.headers;
         let mut headers: Vec<_> =
-            of_request.iter().filter(|(name, _)| is_in(&config.forward_headers, name)).cloned().collect();
-        for (name, value) in emulated.iter().filter(|(name, _)| is_in(&config.emulated_headers, name)) {
+            of_request.iter().filter(|(name, _)| is_in(&endpoint.forward_headers, name)).cloned().collect();
+        for (name, value) in emulated.iter().filter(|(name, _)| is_in(&endpoint.emulated_headers, name)) {
             if !headers.iter().any(|(own, _)| own == name) {
                 headers.push((name.clone(), value.clone()));
             }
@@ -301,72 +349,68 @@ impl<'a> Caller<'a> {
     async fn ask<T: serde::de::DeserializeOwned>(
         &self,
         endpoint: &Endpoint,
-        config: &ProxyConfig,
+        kind: CallKind,
         call: &Call<'_>,
     ) -> Result<Option<T>, Failure> {
         let body = serde_json::to_vec(call).unwrap_or_default();
         let user = self.client.has_connected().then(|| self.client.user());
-        endpoint.call(user, &self.headers_for(config), body).await
+        endpoint.call(kind, user, &self.headers_for(endpoint), body).await
+    }
+
+    /// Asks for a decision: an answer without a result refuses.
+    async fn ask_for<T: serde::de::DeserializeOwned>(
+        &self,
+        endpoint: &Endpoint,
+        kind: CallKind,
+        call: &Call<'_>,
+    ) -> Result<T, Failure> {
+        let answer = self.ask(endpoint, kind, call).await?;
+        answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))
     }
 
     pub(crate) async fn connect(
         &self,
         endpoint: &Endpoint,
-        config: &HubConfig,
         request: &ConnectRequest,
     ) -> Result<ConnectOutcome, Failure> {
         let mut call = self.call();
         (call.name, call.version, call.data) = (&request.name, &request.version, Data::of(&request.data));
         call.channels = request.subs.keys().map(String::as_str).collect();
-        let answer = self.ask(endpoint, &config.proxy.connect, &call).await?;
-        // An answer without a result refuses the client.
-        answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))
+        self.ask_for(endpoint, CallKind::Connect, &call).await
     }
 
-    pub(crate) async fn refresh(
-        &self,
-        endpoint: &Endpoint,
-        config: &HubConfig,
-    ) -> Result<RefreshOutcome, Failure> {
-        let answer = self.ask(endpoint, &config.proxy.refresh, &self.call()).await?;
-        answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))
+    pub(crate) async fn refresh(&self, endpoint: &Endpoint) -> Result<RefreshOutcome, Failure> {
+        self.ask_for(endpoint, CallKind::Refresh, &self.call()).await
     }
 
     pub(crate) async fn subscribe(
         &self,
         endpoint: &Endpoint,
-        config: &HubConfig,
         channel: &str,
         data: &Bytes,
     ) -> Result<SubscribeOutcome, Failure> {
         let call = Call { channel, data: Data::of(data), ..self.call() };
-        let answer = self.ask(endpoint, &config.proxy.subscribe, &call).await?;
-        answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))
+        self.ask_for(endpoint, CallKind::Subscribe, &call).await
     }
 
     pub(crate) async fn sub_refresh(
         &self,
         endpoint: &Endpoint,
-        config: &HubConfig,
         channel: &str,
     ) -> Result<RefreshOutcome, Failure> {
         let call = Call { channel, ..self.call() };
-        let answer = self.ask(endpoint, &config.proxy.sub_refresh, &call).await?;
-        answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))
+        self.ask_for(endpoint, CallKind::SubRefresh, &call).await
     }
 
     /// The payload to publish, and how.
     pub(crate) async fn publish(
         &self,
         endpoint: &Endpoint,
-        config: &HubConfig,
         channel: &str,
         data: Bytes,
     ) -> Result<(Bytes, PublishOutcome), Failure> {
         let call = Call { channel, data: Data::of(&data), ..self.call() };
-        let answer: Option<PublishOutcome> = self.ask(endpoint, &config.proxy.publish, &call).await?;
-        let mut outcome =
-            answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))?;
+        let mut outcome: PublishOutcome = self.ask_for(endpoint, CallKind::Publish, &call).await?;
         let replaced = outcome.payload().map_err(|reason| endpoint.failed(reason))?;
         Ok((replaced.unwrap_or(data), outcome))
     }
@@ -374,12 +418,11 @@ impl<'a> Caller<'a> {
     pub(crate) async fn rpc(
         &self,
         endpoint: &Endpoint,
-        config: &HubConfig,
         method: &str,
         data: &Bytes,
     ) -> Result<Bytes, Failure> {
         let call = Call { method, data: Data::of(data), ..self.call() };
-        let answer: Option<RpcOutcome> = self.ask(endpoint, &config.rpc, &call).await?;
+        let answer: Option<RpcOutcome> = self.ask(endpoint, CallKind::Rpc, &call).await?;
         let RpcOutcome { data, b64data } = answer.unwrap_or_default();
         payload(data, b64data.as_deref()).ok_or_else(|| endpoint.failed("b64data is not base64"))
     }

@@ -45,10 +45,47 @@ pub struct Setting {
     pub about: String,
     /// Its values and what each means, if it is one of a few.
     pub values: Vec<(String, String)>,
-    /// Whether its values are texts: strings, durations.
-    is_text: bool,
-    /// Whether its values are numbers, or texts such as `64K`.
-    may_be_size: bool,
+    form: Form,
+}
+
+/// The form of a setting's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Texts: strings, durations.
+    Text,
+    /// Numbers, or texts such as `64K`.
+    Size,
+    /// `true`, `false` or a name.
+    Choice,
+    /// What only TOML can read, such as lists.
+    Other,
+}
+
+impl Form {
+    fn of(kind: &str) -> Self {
+        match kind {
+            "usize" => Self::Size,
+            "ProxyChoice" => Self::Choice,
+            _ if kind.contains("Vec") || kind.contains("HashMap") => Self::Other,
+            _ if ["String", "Duration", "PathBuf", "Access", "SlowPolicy", "RecoveryMode"]
+                .iter()
+                .any(|text| kind.contains(text)) =>
+            {
+                Self::Text
+            }
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether a value is a text, and not one of TOML's other types.
+    fn is_text(self, value: &str) -> bool {
+        match self {
+            Self::Text => true,
+            Self::Size => value.parse::<i64>().is_err(),
+            Self::Choice => value.parse::<bool>().is_err(),
+            Self::Other => false,
+        }
+    }
 }
 
 impl Setting {
@@ -69,11 +106,7 @@ pub fn settings() -> Vec<Setting> {
             // The keys of subscriptions have no section of their own by default.
             let default = own.and_then(|own| own.get(&name)).map(rendered);
             let values = values_of(kind.strip_prefix("Vec<").unwrap_or(&kind).trim_end_matches('>'));
-            let is_text = kind.contains("String") && !kind.contains("Vec") && !kind.contains("HashMap")
-                || ["Duration", "PathBuf", "Access", "SlowPolicy", "RecoveryMode"]
-                    .iter()
-                    .any(|text| kind.contains(text));
-            Setting { section, name, default, about, values, is_text, may_be_size: kind == "usize" }
+            Setting { section, name, default, about, values, form: Form::of(&kind) }
         })
     });
     each.collect()
@@ -151,8 +184,10 @@ pub fn reference() -> String {
          Times are texts such as\n`\"25s\"`, at most 100 years; sizes are bytes, or texts such as `\"64K\"`, `\"1G\"`. Each setting can also be given by an environment \
          variable: `WIRELOOM_HUB_`, the\nsection and the name, as `WIRELOOM_HUB_CLIENT_ANONYMOUS=true`; it replaces the one of the file. Variables that Kubernetes makes \
          for a Service\nnamed `wireloom-hub`, such as `WIRELOOM_HUB_SERVICE_HOST`, are left out.\n\n\
-         A `[[namespace]]` has a `name` and the settings of `[channel]`, which is the namespace of channels without a colon. It is in the\n\
-         file alone: no variable makes a namespace or changes one.\n",
+         A `[[namespace]]` has a `name` and the settings of `[channel]`, which is the namespace of channels without a colon. An `[[endpoint]]` has a `name` and\n\
+         the settings of [`[proxy.connect]`](#proxyconnect); namespaces choose it by its name, and so does `[rpc_namespaces]` for methods: `billing = \"NAME\"` for\n\
+         those that begin with `billing:`, where `true` is the endpoint of `[rpc]`, and `false` is none. All three are in the file alone: no variable makes one\n\
+         or changes it.\n",
     );
     let mut last = "";
     for (setting, index) in settings().iter().zip(0..) {
@@ -219,8 +254,10 @@ impl HubConfig {
         for (variable, value) in own {
             let setting = settings.iter().find(|setting| setting.variable() == variable);
             let setting = setting.ok_or_else(|| ConfigError(format!("{variable} names no setting")))?;
-            let is_text = setting.is_text || setting.may_be_size && value.parse::<i64>().is_err();
-            let value = if is_text { Value::String(value) } else { parsed(&variable, &value)? };
+            let value = match setting.form.is_text(&value) {
+                true => Value::String(value),
+                false => parsed(&variable, &value)?,
+            };
             let mut section = &mut table;
             for part in setting.section.split('.') {
                 let inner = section.entry(part).or_insert_with(|| Value::Table(Table::new()));
@@ -286,7 +323,8 @@ mod tests {
         for setting in settings.iter().filter(|setting| setting.section == "channel") {
             for (value, about) in &setting.values {
                 assert!(!about.is_empty(), "{value}");
-                let value = if setting.is_text { format!("{value:?}") } else { format!("[{value:?}]") };
+                let is_list = setting.form == Form::Other;
+                let value = if is_list { format!("[{value:?}]") } else { format!("{value:?}") };
                 let file = format!(
                     "[channel]\npresence = true\nhistory_size = 1\nhistory_ttl = \"1s\"\n{} = {value}",
                     setting.name
@@ -348,7 +386,9 @@ mod tests {
     fn variables_replace_settings_of_the_file() {
         let read = |variables: &[(&str, &str)]| {
             let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-            HubConfig::from_toml_and_env("client.anonymous = false\nclient.channels_max = 5", variables)
+            let file = "client.anonymous = false\nclient.channels_max = 5\n[[endpoint]]\nname = \"a\"\nurl = \"http://a/\"\n\
+                [rpc_namespaces]\nx = \"a\"";
+            HubConfig::from_toml_and_env(file, variables)
         };
         let config = read(&[
             ("WIRELOOM_HUB_CLIENT_ANONYMOUS", "true"),
@@ -361,6 +401,9 @@ mod tests {
             ("WIRELOOM_HUB_TOKEN_SUBSCRIPTION_HMAC_SECRET", "true"),
             ("WIRELOOM_HUB_PROXY_CONNECT_URL", "http://a/"),
             ("WIRELOOM_HUB_CHANNEL_SUBSCRIBE", "anyone"),
+            ("WIRELOOM_HUB_PROXY_PUBLISH_URL", "http://b/"),
+            ("WIRELOOM_HUB_CHANNEL_PUBLISH_PROXY", "true"),
+            ("WIRELOOM_HUB_CHANNEL_SUBSCRIBE_PROXY", "a"),
             ("WIRELOOM_HUB", "not a setting"),
             ("WIRELOOM_HUB_SERVICE_HOST", "10.0.0.1"),
             ("WIRELOOM_HUB_SERVICE_PORT", "8080"),
@@ -383,6 +426,8 @@ mod tests {
         assert_eq!(config.token.subscription.unwrap().hmac_secret.as_deref(), Some("true"));
         assert_eq!(config.proxy.connect.url.as_deref(), Some("http://a/"));
         assert_eq!(config.channel.subscribe, crate::Access::Anyone);
+        assert_eq!(config.channel.publish_proxy, crate::ProxyChoice::On);
+        assert_eq!(config.channel.subscribe_proxy, crate::ProxyChoice::Named("a".into()));
         for (variables, reason) in [
             ([("WIRELOOM_HUB_CLIENT_ANONYMOSU", "true")], "WIRELOOM_HUB_CLIENT_ANONYMOSU names no setting"),
             ([("WIRELOOM_HUB_SERVICE_HOSTS", "x")], "WIRELOOM_HUB_SERVICE_HOSTS names no setting"),

@@ -1,5 +1,6 @@
 //! The gate: whether an operation on a channel is allowed. Every way in asks [`check`], and no other code decides.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use crate::auth::{Flaw, TokenError};
 use crate::client::{Client, Page};
 use crate::clock::{Clock, WarningLimit};
 use crate::config::{Access, ChannelOptions, HubConfig};
+use crate::endpoint::Endpoint;
 use crate::filter::Filter;
 use crate::overrides::Overrides;
 use crate::protocol::ErrorCode;
@@ -46,14 +48,32 @@ pub(crate) enum Operation<'a> {
 }
 
 /// What the gate answers when it does not refuse.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Decision {
     Allowed(Grant),
-    /// The application decides: a callback or an HTTP endpoint, if there is one for this operation. Without one, the namespace's
-    /// setting decides, which is this.
-    Application {
-        by_default: bool,
-    },
+    /// A callback of the application decides; this, if there is none for the operation.
+    Application(WithoutCallback),
+}
+
+/// What decides about an operation for which the application has no callback.
+#[derive(Clone, Debug)]
+pub(crate) enum WithoutCallback {
+    /// The endpoint of the namespace.
+    Endpoint(Arc<Endpoint>),
+    /// The setting of the namespace.
+    Allowed,
+    Refused,
+}
+
+impl Decision {
+    /// The endpoint decides if there is one, and otherwise the setting.
+    fn of_application(endpoint: Option<&Arc<Endpoint>>, by_setting: bool) -> Self {
+        Self::Application(match endpoint {
+            Some(endpoint) => WithoutCallback::Endpoint(endpoint.clone()),
+            None if by_setting => WithoutCallback::Allowed,
+            None => WithoutCallback::Refused,
+        })
+    }
 }
 
 /// The properties of a granted subscription.
@@ -102,6 +122,7 @@ pub(crate) fn check(
         return Err(ErrorCode::LimitExceeded);
     }
     let options = config.channel_options(channel).ok_or(ErrorCode::UnknownChannel)?;
+    let proxies = settings.proxies.of_channel(channel).ok_or(ErrorCode::UnknownChannel)?;
     if !settings.allows_name(channel) {
         if warnings.may_warn(clock.now()) {
             warn!(channel, "a channel may not have this name; see channel_regex of its namespace");
@@ -144,7 +165,10 @@ pub(crate) fn check(
             match names_user(config, options, channel, client.user()) {
                 Some(true) => Ok(Decision::Allowed(Grant::default())),
                 Some(false) => Err(ErrorCode::PermissionDenied),
-                None => Ok(Decision::Application { by_default: may_subscribe(options.subscribe, client) }),
+                None => {
+                    let endpoint = proxies.subscribe.as_ref();
+                    Ok(Decision::of_application(endpoint, may_subscribe(options.subscribe, client)))
+                }
             }
         }
         Operation::Renew { token } => {
@@ -169,7 +193,7 @@ pub(crate) fn check(
                 _ => options.history_access,
             };
             let has_user = !client.user().is_empty();
-            let by_default = match access {
+            let by_setting = match access {
                 Access::Anyone => true,
                 Access::Client => has_user,
                 Access::Subscriber => client.is_subscribed(channel),
@@ -177,8 +201,8 @@ pub(crate) fn check(
                 Access::Token => false,
             };
             match operation {
-                Operation::Publish => Ok(Decision::Application { by_default }),
-                _ if by_default => Ok(Decision::Allowed(Grant::default())),
+                Operation::Publish => Ok(Decision::of_application(proxies.publish.as_ref(), by_setting)),
+                _ if by_setting => Ok(Decision::Allowed(Grant::default())),
                 _ => Err(ErrorCode::PermissionDenied),
             }
         }

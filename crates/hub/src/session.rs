@@ -21,6 +21,7 @@ use crate::clock::{Deadline, Nanos, seconds};
 use crate::concurrently::concurrently;
 use crate::config::{ChannelOptions, HubConfig};
 use crate::encoded::publication_of;
+use crate::endpoint::Endpoint;
 use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal, copied};
 use crate::node::Node;
 use crate::protocol::UnsubscribeCode;
@@ -30,7 +31,6 @@ use crate::protocol::{
 };
 use crate::proxy::{Caller, Headers, RefreshOutcome, expiry};
 use crate::rights::Grant;
-use crate::settings::Settings;
 use crate::shards::lock;
 use crate::subscribe;
 
@@ -195,11 +195,10 @@ impl Kept {
         }
         let settings = node.settings();
         let connection = expires_at.filter(|_| settings.proxies.refresh.is_some());
-        let subscriptions = match settings.proxies.sub_refresh {
-            Some(_) => client.renewed_by_backend(),
-            None => Vec::new(),
-        };
-        let first = subscriptions.into_iter().map(|(_, at)| at).chain(connection).min();
+        let subscriptions = client.renewed_by_backend().into_iter();
+        // A reload may have removed the endpoint.
+        let subscriptions = subscriptions.filter(|(channel, _)| settings.proxies.renews(channel).is_some());
+        let first = subscriptions.map(|(_, at)| at).chain(connection).min();
         first.map(|at| at.max(self.rare.as_ref().map_or(Duration::ZERO, |rare| rare.renew_after)))
     }
 
@@ -266,22 +265,22 @@ impl Session {
     /// Asks the backend to renew what has expired. If it fails, it is asked again until the grace period is over.
     pub(crate) async fn renew(&mut self) {
         let settings = self.node.settings();
-        let (config, proxies) = (&settings.config, &settings.proxies);
         let now = self.node.clock.now();
         self.kept.rare.get_or_insert_default().renew_after = now + RENEWAL_INTERVAL;
-        if let Some(endpoint) = &proxies.refresh
+        if let Some(endpoint) = &settings.proxies.refresh
             && self.client.expires_at().is_some_and(|at| at <= now)
         {
-            match self.caller().refresh(endpoint, config).await {
+            match self.caller().refresh(endpoint).await {
                 Ok(RefreshOutcome { expired: true, .. }) => return self.end(Disconnect::Expired),
                 Ok(outcome) => self.client.set_expires_at(self.node.clock.expiry(expiry(outcome.expire_at))),
                 Err(failure) => drop(self.client.fail(failure)),
             }
         }
         let due = self.client.renewed_by_backend().into_iter().filter(|(_, at)| *at <= now);
-        let renewals = due.map(|(channel, _)| {
-            let (node, settings) = (self.node.clone(), settings.clone());
-            renew_subscription(node, settings, self.client.clone(), self.headers().clone(), channel)
+        let renewals = due.filter_map(|(channel, _)| {
+            let (node, client, headers) = (self.node.clone(), self.client.clone(), self.headers().clone());
+            let endpoint = settings.proxies.renews(&channel)?.clone();
+            Some(renew_subscription(node, endpoint, client, headers, channel))
         });
         concurrently(RENEWALS_MAX, renewals).await;
     }
@@ -638,7 +637,7 @@ impl Session {
                 Failure::Disconnected(reason) => Denied::Ended(reason),
             };
             let flawed = |flaw: &str| denied(endpoint.failed(flaw));
-            let asked = self.caller().connect(endpoint, &settings.config, request).await;
+            let asked = self.caller().connect(endpoint, request).await;
             let mut outcome = asked.map_err(denied)?;
             let (info, data) = outcome.payloads().map_err(flawed)?;
             for (name, sub) in outcome.subs {
@@ -698,14 +697,13 @@ impl Session {
 /// Asks the backend to renew a subscription.
 async fn renew_subscription(
     node: Arc<Node>,
-    settings: Arc<Settings>,
+    endpoint: Arc<Endpoint>,
     client: Arc<Client>,
     headers: Headers,
     channel: Arc<str>,
 ) {
-    let Some(endpoint) = &settings.proxies.sub_refresh else { return };
     let caller = Caller { client: &client, headers: &headers };
-    match caller.sub_refresh(endpoint, &settings.config, &channel).await {
+    match caller.sub_refresh(&endpoint, &channel).await {
         Ok(RefreshOutcome { expired: true, .. }) => {
             node.unsubscribe(&channel, &client, UnsubscribeCode::Expired);
         }

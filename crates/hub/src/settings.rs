@@ -6,8 +6,8 @@ use regex::Regex;
 use wireloom::OriginPolicy;
 
 use crate::auth::Verifier;
-use crate::config::{ConfigError, HubConfig, name_of, namespace_of};
-use crate::endpoint::{CallsAgain, Endpoint};
+use crate::config::{ConfigError, HubConfig, name_of, namespace_of, shown};
+use crate::endpoint::Endpoint;
 use crate::proxy::Proxies;
 
 /// The state that a new configuration replaces.
@@ -31,7 +31,11 @@ impl std::fmt::Debug for Settings {
 
 impl Settings {
     /// What was learned with the settings before, `known`, is kept.
-    pub(crate) fn new(mut config: HubConfig, known: Option<&Self>) -> Result<Self, ConfigError> {
+    ///
+    /// # Errors
+    /// The configuration cannot be used. One that was not read from a file is checked here.
+    pub(crate) fn new(config: HubConfig, known: Option<&Self>) -> Result<Self, ConfigError> {
+        let mut config = config.check()?;
         for options in config.namespaces.values_mut().chain([&mut config.channel]) {
             if options.history_meta_ttl.is_zero() {
                 options.history_meta_ttl = config.history.meta_ttl;
@@ -46,16 +50,13 @@ impl Settings {
             None => Verifier::new(&config.token),
         };
         let (verifier, proxies) = (verifier?, Proxies::new(&config)?);
-        // Whoever receives an event twice knows it by its id.
-        let events = Endpoint::new("events", &config.events.proxy(), CallsAgain::Yes);
-        let options = config.namespaces.iter().map(|(name, options)| (name.as_str(), options));
+        let events = Endpoint::new(&config.events.proxy());
         let mut patterns = HashMap::new();
-        for (name, options) in options.chain([("", &config.channel)]) {
+        for (name, options) in config.all_options() {
             if let Some(pattern) = &options.channel_regex {
-                let pattern = Regex::new(pattern);
-                let named = if name.is_empty() { "(default)" } else { name };
-                let pattern = pattern
-                    .map_err(|error| ConfigError(format!("namespace {named}: channel_regex: {error}")))?;
+                let pattern = Regex::new(pattern).map_err(|error| {
+                    ConfigError(format!("namespace {}: channel_regex: {error}", shown(name)))
+                })?;
                 patterns.insert(name.to_owned(), pattern);
             }
         }

@@ -13,7 +13,7 @@ use crate::channel_limits;
 use crate::channels::{Deltas, Start, Started};
 use crate::client::{Active, Client, Format, Subscription};
 use crate::clock::seconds;
-use crate::config::{ChannelOptions, DeltaType, HubConfig};
+use crate::config::{ChannelOptions, DeltaType, HubConfig, ProxyChoice};
 use crate::encoded;
 use crate::engine::EngineError;
 use crate::filter::Filter;
@@ -23,7 +23,7 @@ use crate::node::{Node, retention};
 use crate::opened::Opened;
 use crate::protocol::{Encoding, ErrorCode, Reply, SubscribeRequest, SubscribeResult};
 use crate::proxy::{Caller, Headers};
-use crate::rights::{self, Decision, Grant, Operation, Requester};
+use crate::rights::{self, Decision, Grant, Operation, Requester, WithoutCallback};
 use crate::session::reply_len_max;
 use crate::shards::lock;
 
@@ -254,9 +254,9 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
     };
     let decision = rights::check(&settings, &node.clock, &node.warnings, requester, channel, operation)?;
     drop(turn);
-    let by_default = match decision {
+    let without_callback = match decision {
         Decision::Allowed(grant) => return Ok(request.granted.clone().unwrap_or(grant)),
-        Decision::Application { by_default } => by_default,
+        Decision::Application(without_callback) => without_callback,
     };
     if let Some(hook) = &node.hooks.subscribe {
         let event = SubscribeEvent {
@@ -269,16 +269,17 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
         let expires_at = node.clock.expiry(expires_at);
         return Ok(Grant { info: copied(info), data, expires_at, ..Grant::default() });
     }
-    let config = &settings.config;
-    let asks = config.channel_options(channel).is_some_and(|options| options.subscribe_proxy);
-    if let Some(endpoint) = settings.proxies.subscribe.as_ref().filter(|_| asks) {
-        let caller = Caller { client, headers: &request.headers };
-        let asked = caller.subscribe(endpoint, config, channel, data).await;
-        let granted =
-            asked.and_then(|outcome| Grant::of(outcome, &node.clock).map_err(|flaw| endpoint.failed(flaw)));
-        return granted.map_err(|failure| client.fail(failure));
+    match without_callback {
+        WithoutCallback::Endpoint(endpoint) => {
+            let caller = Caller { client, headers: &request.headers };
+            let asked = caller.subscribe(&endpoint, channel, data).await;
+            let granted = asked
+                .and_then(|outcome| Grant::of(outcome, &node.clock).map_err(|flaw| endpoint.failed(flaw)));
+            granted.map_err(|failure| client.fail(failure))
+        }
+        WithoutCallback::Allowed => Ok(Grant::default()),
+        WithoutCallback::Refused => Err(ErrorCode::PermissionDenied.into()),
     }
-    if by_default { Ok(Grant::default()) } else { Err(ErrorCode::PermissionDenied.into()) }
 }
 
 /// Adds the subscriber and reads what it missed.
@@ -305,7 +306,7 @@ async fn add(
         }
     }
     // Where the backend renews subscriptions, clients need not.
-    let renewed_by_backend = options.sub_refresh_proxy;
+    let renewed_by_backend = options.sub_refresh_proxy != ProxyChoice::Off;
     let client_renews_at = grant.expires_at.filter(|_| !renewed_by_backend);
     result.expires = client_renews_at.is_some();
     result.ttl = client_renews_at.map_or(0, |at| seconds(at.saturating_sub(node.clock.now())));

@@ -79,7 +79,10 @@ fn configurations_are_explained_checked_and_converted() {
         out.starts_with("[client]\n# Clients may connect without a token.\n# anonymous = false\n"),
         "{out}"
     );
-    assert!(out.contains("\n# hmac_secret = (not set)\n"), "{out}");
+    assert!(
+        out.contains("\n# hmac_secret = (not set)\n") && out.contains("\n#   [rpc_namespaces]\n"),
+        "{out}"
+    );
     assert!(
         out.contains("\n[channel]\n") && out.contains("\n#   [[namespace]]\n#   name = \"chat\"\n"),
         "{out}"
@@ -91,6 +94,14 @@ fn configurations_are_explained_checked_and_converted() {
         ("token.hmac_secret = \"change me\"", Err("the one of an example")),
         ("token.rsa_public_key = \"x\"", Err("hub.toml: token.rsa_public_key")),
         ("events.url = \"ftp://a\"", Err("hub.toml: events.url")),
+        (
+            "channel.subscribe_proxy = \"a\"",
+            Err("subscribe_proxy needs an [[endpoint]] with the name \"a\"; there is none"),
+        ),
+        (
+            "channel.subscribe_proxy = \"a\"\n[[endpoint]]\nname = \"a\"\nurl = \"ftp://a\"",
+            Err("hub.toml: endpoint.a.url"),
+        ),
     ] {
         std::fs::write(&file, text).unwrap();
         let (code, out, errors) = run(&["hub", "config", file.to_str().unwrap()]);
@@ -111,6 +122,18 @@ fn configurations_are_explained_checked_and_converted() {
     let (code, out, errors) = run(&["hub", "config", "--from-centrifugo", file.to_str().unwrap()]);
     assert_eq!((code, &*out), (5, ""), "{errors}");
     assert!(errors.contains("version 5 of Centrifugo"), "{errors}");
+    let proxies = r#"{"proxies":[{"name":"e1","endpoint":"http://a/","http_headers":["HEADER"]}],
+        "channel":{"without_namespace":{"subscribe_proxy_enabled":true,"subscribe_proxy_name":"e1"}}}"#;
+    for (header, expected) in [("Cookie", 0), ("Host", 5)] {
+        std::fs::write(&file, proxies.replace("HEADER", header)).unwrap();
+        let (code, out, errors) = run(&["hub", "config", "--from-centrifugo", file.to_str().unwrap()]);
+        assert_eq!(code, expected, "{errors}");
+        assert!(
+            out.contains("subscribe_proxy = \"e1\"") && out.contains("[[endpoint]]\nname = \"e1\"\n"),
+            "{out}"
+        );
+        assert_eq!(errors.contains("the header \"Host\" cannot be sent"), code == 5, "{errors}");
+    }
     std::fs::write(&file, r#"{"http_api":{"key":7}}"#).unwrap();
     let (code, _, errors) = run(&["hub", "config", "--from-centrifugo", file.to_str().unwrap()]);
     assert!(code == 5 && errors.contains("the result needs a change"), "{code}: {errors}");

@@ -196,6 +196,36 @@ async fn a_reload_names_what_needs_a_restart() {
 }
 
 #[tokio::test]
+async fn a_reload_that_removes_an_endpoint_in_use_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("hub.toml");
+    // Nothing listens there.
+    let endpoint = "[[endpoint]]\nname = \"e\"\nurl = \"http://127.0.0.1:1/\"\n";
+    let namespace = "client.anonymous = true\n[[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\n";
+    std::fs::write(&file, format!("{namespace}subscribe_proxy = \"e\"\n{endpoint}")).unwrap();
+    let mut server = Server::start(&["--hub", file.to_str().unwrap()]).await;
+    let ended = async |server: &Server| {
+        let mut room = wireloom::connect(&server.url("/rooms/x")).await.unwrap();
+        assert!(room.recv_owned().await.unwrap().is_none());
+        room.end().unwrap().code().value()
+    };
+    for (text, reason) in [
+        (format!("{namespace}subscribe_proxy = \"e\"\n"), "needs an [[endpoint]]"),
+        (format!("{namespace}{endpoint}"), "endpoint.e needs a namespace"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        server.signal("-HUP");
+        server.logged(reason).await;
+        // RFC 6455 §7.4.1: the endpoint failed.
+        assert_eq!(ended(&server).await, 1011);
+    }
+    std::fs::write(&file, namespace.replace("anyone", "token")).unwrap();
+    server.signal("-HUP");
+    server.logged("was loaded again").await;
+    assert_eq!(ended(&server).await, 1008);
+}
+
+#[tokio::test]
 async fn the_log_has_one_line_a_second_while_nats_is_away() {
     let Some(mut nats) = Nats::start() else { return };
     let directory = tempfile::tempdir().unwrap();

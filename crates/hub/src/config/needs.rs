@@ -1,6 +1,8 @@
 //! Settings that have no effect without others, which are refused: whoever sets one expects something of it.
 
-use super::{ChannelOptions, ConfigError, EventsConfig, HubConfig, ProxyConfig, TokenConfig};
+use super::{
+    ChannelOptions, ConfigError, EventsConfig, HubConfig, ProxyChoice, ProxyConfig, TokenConfig, shown,
+};
 
 /// A setting that has no effect without another one.
 struct Need {
@@ -16,7 +18,7 @@ fn need(setting: impl Into<String>, is_set: bool, needs: impl Into<String>, is_m
 
 /// A setting whose need is not met.
 pub(crate) struct Unmet {
-    /// The namespace whose option it is; `None` for others, whose names begin with their section.
+    /// The namespace whose option it is, empty for the default one; `None` for others, whose names begin with their section.
     pub(crate) namespace: Option<String>,
     pub(crate) setting: String,
     needs: String,
@@ -32,10 +34,32 @@ pub(crate) fn unmet(config: &HubConfig) -> impl Iterator<Item = Unmet> {
     all.map(|(namespace, Need { setting, needs, .. })| Unmet { namespace, setting, needs })
 }
 
+/// An endpoint that is chosen must exist; `section` is where the one for `true` is.
+fn need_of_choice(
+    setting: impl Into<String>,
+    choice: &ProxyChoice,
+    config: &HubConfig,
+    section: &str,
+    own: &ProxyConfig,
+) -> Need {
+    match choice {
+        ProxyChoice::Off => need(setting, false, "", false),
+        ProxyChoice::On => need(setting, true, format!("{section}.url"), own.url.is_some()),
+        ProxyChoice::Named(name) => {
+            let mut names: Vec<_> = config.endpoints.keys().map(|name| format!("{name:?}")).collect();
+            names.sort_unstable();
+            let others =
+                if names.is_empty() { "is none".into() } else { format!("are {}", names.join(", ")) };
+            let needs = format!("an [[endpoint]] with the name {name:?}; there {others}");
+            need(setting, true, needs, config.endpoints.contains_key(name))
+        }
+    }
+}
+
 /// Refuses the first setting whose need is not met.
 pub(super) fn check(config: &HubConfig) -> Result<(), ConfigError> {
     let Some(Unmet { namespace, setting, needs }) = unmet(config).next() else { return Ok(()) };
-    let place = namespace.map_or_else(String::new, |name| format!("namespace {name}: "));
+    let place = namespace.map_or_else(String::new, |name| format!("namespace {}: ", shown(&name)));
     Err(ConfigError(format!("{place}{setting} needs {needs}")))
 }
 
@@ -79,29 +103,48 @@ impl HubConfig {
                 needs.push(need(name, is_set, url, endpoint.url.is_some()));
             }
         }
-        let is_used = |by: fn(&ChannelOptions) -> bool| self.all_options().any(|(_, options)| by(options));
-        for (name, endpoint, by) in [
-            ("subscribe", &proxy.subscribe, is_used(|options| options.subscribe_proxy)),
-            ("sub_refresh", &proxy.sub_refresh, is_used(|options| options.sub_refresh_proxy)),
-            ("publish", &proxy.publish, is_used(|options| options.publish_proxy)),
-        ] {
-            let (url, option) = (format!("proxy.{name}.url"), format!("{name}_proxy = true in a namespace"));
-            needs.push(need(url, endpoint.url.is_some(), option, by));
+        let choices: Vec<_> = self.all_options().map(|(_, options)| options.choices(self)).collect();
+        for (at, (setting, _, section, endpoint)) in self.channel.choices(self).into_iter().enumerate() {
+            let is_used = choices.iter().any(|choices| *choices[at].1 == ProxyChoice::On);
+            let (url, option) = (format!("{section}.url"), format!("{setting} = true in a namespace"));
+            needs.push(need(url, endpoint.url.is_some(), option, is_used));
+        }
+        for (name, choice) in &self.rpc_namespaces {
+            needs.push(need_of_choice(format!("rpc_namespaces.{name}"), choice, self, "rpc", &self.rpc));
+        }
+        let of_channels = choices.iter().flatten().map(|(_, choice, ..)| *choice);
+        let chosen: Vec<_> = of_channels.chain(self.rpc_namespaces.values()).collect();
+        for (name, endpoint) in &self.endpoints {
+            let setting = format!("endpoint.{name}");
+            let is_used =
+                chosen.iter().any(|choice| matches!(choice, ProxyChoice::Named(one) if one == name));
+            needs.push(need(&*setting, true, "a url", endpoint.url.is_some()));
+            needs.push(need(setting, true, "a namespace or rpc_namespaces that names it", is_used));
         }
         needs
     }
 }
 
 impl ChannelOptions {
+    /// The endpoints of its operations: the setting, its value, and the section and the endpoint for `true`.
+    fn choices<'a>(
+        &'a self,
+        config: &'a HubConfig,
+    ) -> [(&'static str, &'a ProxyChoice, &'static str, &'a ProxyConfig); 3] {
+        let proxy = &config.proxy;
+        [
+            ("subscribe_proxy", &self.subscribe_proxy, "proxy.subscribe", &proxy.subscribe),
+            ("sub_refresh_proxy", &self.sub_refresh_proxy, "proxy.sub_refresh", &proxy.sub_refresh),
+            ("publish_proxy", &self.publish_proxy, "proxy.publish", &proxy.publish),
+        ]
+    }
+
     /// What is of no use by itself.
     fn needs(&self, config: &HubConfig) -> Vec<Need> {
         const HISTORY: &str = "a history (history_size and history_ttl)";
         let (default, has_history) = (Self::default(), self.has_history());
         let history = |name, is_set| need(name, is_set, HISTORY, has_history);
-        let endpoint =
-            |name, is_set, url, endpoint: &Option<String>| need(name, is_set, url, endpoint.is_some());
-        let proxy = &config.proxy;
-        vec![
+        let mut needs = vec![
             need("history_size", self.history_size > 0, "history_ttl", !self.history_ttl.is_zero()),
             need("history_ttl", !self.history_ttl.is_zero(), "history_size", self.history_size > 0),
             history("history_meta_ttl", !self.history_meta_ttl.is_zero()),
@@ -115,15 +158,11 @@ impl ChannelOptions {
                 "presence",
                 self.presence,
             ),
-            endpoint("subscribe_proxy", self.subscribe_proxy, "proxy.subscribe.url", &proxy.subscribe.url),
-            endpoint(
-                "sub_refresh_proxy",
-                self.sub_refresh_proxy,
-                "proxy.sub_refresh.url",
-                &proxy.sub_refresh.url,
-            ),
-            endpoint("publish_proxy", self.publish_proxy, "proxy.publish.url", &proxy.publish.url),
-            endpoint("unsubscribe_events", self.unsubscribe_events, "events.url", &config.events.url),
-        ]
+            need("unsubscribe_events", self.unsubscribe_events, "events.url", config.events.url.is_some()),
+        ];
+        for (setting, choice, section, own) in self.choices(config) {
+            needs.push(need_of_choice(setting, choice, config, section, own));
+        }
+        needs
     }
 }

@@ -20,8 +20,7 @@ use crate::protocol::{
     PublishRequest, PublishResult, RefreshResult, Reply, RpcRequest, RpcResult, SubRefreshRequest,
     SubRefreshResult, UnsubscribeResult,
 };
-use crate::proxy::PublishOutcome;
-use crate::rights::{self, Decision, Grant, Operation, Requester};
+use crate::rights::{self, Decision, Grant, Operation, Requester, WithoutCallback};
 use crate::shards::lock;
 
 /// The maximum number of publications that one history command returns.
@@ -110,9 +109,9 @@ impl Session {
         channel: &str,
         mut publication: Publication,
     ) -> Result<(), Refusal> {
-        let by_default = match self.check(channel, Operation::Publish)? {
-            Decision::Allowed(_) => true,
-            Decision::Application { by_default } => by_default,
+        let without_callback = match self.check(channel, Operation::Publish)? {
+            Decision::Allowed(_) => WithoutCallback::Allowed,
+            Decision::Application(without_callback) => without_callback,
         };
         self.pace(channel, publication.data.len()).await?;
         let mut skip_history = false;
@@ -124,12 +123,17 @@ impl Session {
                 data: publication.data,
             };
             publication.data = copied(hook(event).await?);
-        } else if let Some(asked) = self.ask_to_publish(channel, &publication.data).await {
-            let (data, outcome) = asked?;
-            (publication.data, skip_history) = (data, outcome.skip_history);
-            publication.tags.extend(outcome.tags);
-        } else if !by_default {
-            return Err(ErrorCode::PermissionDenied.into());
+        } else {
+            match without_callback {
+                WithoutCallback::Endpoint(endpoint) => {
+                    let asked = self.caller().publish(&endpoint, channel, publication.data).await;
+                    let (data, outcome) = asked.map_err(|failure| self.client.fail(failure))?;
+                    (publication.data, skip_history) = (data, outcome.skip_history);
+                    publication.tags.extend(outcome.tags);
+                }
+                WithoutCallback::Allowed => {}
+                WithoutCallback::Refused => return Err(ErrorCode::PermissionDenied.into()),
+            }
         }
         // After every refusal, because it counts the channel.
         if !skip_history {
@@ -238,23 +242,9 @@ impl Session {
     /// Calls a method of the application.
     async fn call(&self, method: &str, data: &Bytes) -> Result<Bytes, Refusal> {
         let settings = self.node.settings();
-        let endpoint = settings.proxies.rpc.as_ref().ok_or(ErrorCode::NotAvailable)?;
-        let called = self.caller().rpc(endpoint, &settings.config, method, data).await;
+        let endpoint = settings.proxies.of_method(method).ok_or(ErrorCode::NotAvailable)?;
+        let called = self.caller().rpc(endpoint, method, data).await;
         called.map_err(|failure| self.client.fail(failure))
-    }
-
-    /// Asks the application's endpoint whether the client may publish, where the namespace has one: returns what is published, and how.
-    async fn ask_to_publish(
-        &self,
-        channel: &str,
-        data: &Bytes,
-    ) -> Option<Result<(Bytes, PublishOutcome), Refusal>> {
-        let settings = self.node.settings();
-        let config = &settings.config;
-        let asks = config.channel_options(channel).is_some_and(|options| options.publish_proxy);
-        let endpoint = settings.proxies.publish.as_ref().filter(|_| asks)?;
-        let asked = self.caller().publish(endpoint, config, channel, data.clone()).await;
-        Some(asked.map_err(|failure| self.client.fail(failure)))
     }
 
     fn event(&self, method: String, data: Bytes) -> RpcEvent {
@@ -299,7 +289,7 @@ impl Session {
         let _turn = settings.verifier.prepare_subscribe(&request.token).await;
         let grant = match self.check(&request.channel, Operation::Renew { token: &request.token })? {
             Decision::Allowed(grant) => grant,
-            Decision::Application { .. } => Grant::default(),
+            Decision::Application(_) => Grant::default(),
         };
         self.client.set_subscription_expiry(&request.channel, grant.expires_at);
         let now = self.node.clock.now();

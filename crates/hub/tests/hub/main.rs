@@ -8,6 +8,7 @@ mod calls;
 mod catch_up;
 mod compatibility;
 mod deltas;
+mod endpoints;
 mod events;
 mod gate;
 mod hostile;

@@ -13,13 +13,13 @@ use super::{Client, Served};
 
 /// A call that the backend has received: the path, the body, and some header fields.
 #[derive(Clone, Debug)]
-struct Call {
-    path: String,
+pub(crate) struct Call {
+    pub(crate) path: String,
     /// The address of the connection.
     peer: std::net::SocketAddr,
-    body: Value,
-    secret: Vec<String>,
-    cookie: Option<String>,
+    pub(crate) body: Value,
+    pub(crate) secret: Vec<String>,
+    pub(crate) cookie: Option<String>,
     other: Option<String>,
 }
 
@@ -39,15 +39,15 @@ impl Call {
 }
 
 /// What a backend answers to a call.
-type Answers = fn(&Call) -> Value;
+pub(crate) type Answers = fn(&Call) -> Value;
 
-struct Backend {
-    url: String,
+pub(crate) struct Backend {
+    pub(crate) url: String,
     calls: Arc<Mutex<Vec<Call>>>,
 }
 
 impl Backend {
-    async fn start(answers: Answers) -> Self {
+    pub(crate) async fn start(answers: Answers) -> Self {
         let server = Server::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", server.local_addr().unwrap());
         let calls = Arc::<Mutex<Vec<Call>>>::default();
@@ -58,6 +58,9 @@ impl Backend {
                 let body = serde_json::from_slice(&request.bytes().await.unwrap()).unwrap();
                 let call = Call::new(&request, body);
                 received.lock().unwrap().push(call.clone());
+                if call.path == "/slow" {
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                }
                 match &*call.path {
                     "/late" => std::future::pending().await,
                     "/huge" => {
@@ -76,7 +79,7 @@ impl Backend {
         Self { url, calls }
     }
 
-    fn calls(&self, path: &str) -> Vec<Call> {
+    pub(crate) fn calls(&self, path: &str) -> Vec<Call> {
         self.calls.lock().unwrap().iter().filter(|call| call.path == path).cloned().collect()
     }
 

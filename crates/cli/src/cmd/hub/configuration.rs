@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use wireloom_hub::{ConfigError, HubConfig, TokenClaims, convert_centrifugo, settings};
+use wireloom_hub::{ConfigError, Hub, HubConfig, TokenClaims, convert_centrifugo, settings};
 
 use crate::args::{ConfigCommand, Token};
 use crate::exit::Exit;
@@ -57,23 +57,38 @@ pub(super) fn config(args: &ConfigCommand) -> Result<(String, Exit), String> {
             terminal::print_error(format_args!("not converted: {path}"));
         }
         // What was converted may be incomplete, such as an endpoint that the other file names elsewhere.
-        let parsed = HubConfig::from_toml(&converted.toml);
-        if let Err(error) = &parsed {
+        let built = HubConfig::from_toml(&converted.toml).and_then(build);
+        if let Err(error) = &built {
             terminal::print_error(format_args!("the result needs a change: {error}"));
         }
-        return Ok((converted.toml, if parsed.is_ok() { Exit::Success } else { Exit::Broken }));
+        return Ok((converted.toml, if built.is_ok() { Exit::Success } else { Exit::Broken }));
     }
     match &args.file {
         Some(file) => {
-            let config = read(file)?;
-            // Keys are read when a hub is made.
-            let built = wireloom_hub::Hub::builder().config(config).build();
-            built.map_err(|error| format!("{}: {error}", file.display()))?;
+            build(read(file)?).map_err(|error| format!("{}: {error}", file.display()))?;
             Ok((format!("{}: this can be used\n", file.display()), Exit::Success))
         }
         None => Ok((explained(), Exit::Success)),
     }
 }
+
+/// Checks what is read when a hub is made, such as keys.
+fn build(config: HubConfig) -> Result<(), ConfigError> {
+    Hub::builder().config(config).build().map(drop)
+}
+
+const ENDPOINTS: &str = "\
+# Endpoints that namespaces choose by their names have the settings of this section, too:
+#   [[endpoint]]
+#   name = \"billing\"
+#   url = \"http://127.0.0.1:3001/\"
+";
+
+const METHODS: &str = "\
+# Methods may have another endpoint, by what is before their colon, such as `billing:pay`. `true` is the one of [rpc], `false` is none:
+#   [rpc_namespaces]
+#   billing = \"billing\"
+";
 
 const NAMESPACE: &str = "\
 # The settings of channels without a colon. Those of the channels `chat:...` are in a section of their own:
@@ -91,9 +106,12 @@ fn explained() -> String {
             let gap = if last.is_empty() { "" } else { "\n" };
             last = setting.section;
             text.push_str(&format!("{gap}[{last}]\n"));
-            if last == "channel" {
-                text.push_str(NAMESPACE);
-            }
+            text.push_str(match last {
+                "proxy.connect" => ENDPOINTS,
+                "rpc" => METHODS,
+                "channel" => NAMESPACE,
+                _ => "",
+            });
         }
         text.push_str(&format!("# {}\n", setting.about));
         for (value, about) in &setting.values {
