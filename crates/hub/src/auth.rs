@@ -21,6 +21,7 @@ use crate::budget::{self, BYTES_PER_UNIT, charge};
 use crate::clock::{Clock, WarningLimit};
 use crate::config::{ConfigError, TokenConfig};
 use crate::jwks::RemoteKeys;
+use crate::meta::Meta;
 use crate::nullable::{map_or_default, or_default};
 use crate::overrides::Overrides;
 use crate::protocol::ErrorCode;
@@ -79,6 +80,7 @@ pub(crate) enum Flaw {
     OtherChannel,
     OtherUser,
     OtherClient,
+    LongMeta,
 }
 
 impl fmt::Display for Flaw {
@@ -101,6 +103,7 @@ impl fmt::Display for Flaw {
             Self::OtherChannel => "it is for another channel",
             Self::OtherUser => "its sub is not the user of the connection",
             Self::OtherClient => "its client is not the id of the connection",
+            Self::LongMeta => "its meta is longer than 16 KiB",
         })
     }
 }
@@ -160,6 +163,7 @@ pub(crate) struct ConnectClaims {
     expire_at: Option<NumericDate>,
     info: Option<Box<RawValue>>,
     b64info: Option<String>,
+    meta: Option<Box<RawValue>>,
     /// Channels to subscribe the connection to.
     #[serde(deserialize_with = "or_default")]
     pub(crate) channels: Vec<String>,
@@ -223,6 +227,11 @@ impl ConnectClaims {
 
     pub(crate) fn info(&self) -> Bytes {
         payload(self.info.as_deref(), self.b64info.as_deref())
+    }
+
+    /// What it attaches to the connection.
+    pub(crate) fn meta(&self) -> Result<Option<Meta>, TokenError> {
+        Meta::new(self.meta.as_deref()).map_err(|_| Flaw::LongMeta.into())
     }
 }
 

@@ -62,13 +62,14 @@ const SWITCHES: [(&str, &str); 3] = [
 ];
 
 /// Settings of an endpoint with the same meaning.
-const SAME_OF_ENDPOINT: [(&str, &str); 6] = [
+const SAME_OF_ENDPOINT: [(&str, &str); 7] = [
     ("endpoint", "url"),
     ("timeout", "timeout"),
     ("http_headers", "forward_headers"),
     ("client_emulated_headers", "emulated_headers"),
     ("static_http_headers", "headers"),
     ("http.static_headers", "headers"),
+    ("include_connection_meta", "include_connection_meta"),
 ];
 
 /// Options of a namespace with the same meaning.
@@ -828,13 +829,13 @@ mod tests {
             "proxies": [
                 { "name": "subscribe1", "endpoint": "http://localhost:3001/centrifugo/subscribe" },
                 { "name": "publish1", "endpoint": "http://localhost:3001/centrifugo/publish", "timeout": "1s", "http_headers": ["Cookie"],
-                  "binary_encoding": true,
+                  "include_connection_meta": true, "binary_encoding": true,
                   "http": { "static_headers": { "X-Custom-Header": "custom value" } } },
                 { "name": "subscribe2", "endpoint": "http://localhost:3002/centrifugo/subscribe" },
                 { "name": "publish2", "endpoint": "grpc://localhost:3002" },
                 { "name": "rpc1", "endpoint": "http://localhost:3001/centrifugo/rpc" },
                 { "name": "rpc2", "endpoint": "grpc://localhost:3002" },
-                { "name": "unused", "endpoint": "http://localhost:3003/" }
+                { "name": "unused", "endpoint": "http://localhost:3003/", "include_connection_meta": false }
             ],
             "channel": {
                 "proxy": { "publish": { "endpoint": "http://localhost:3000/" }, "sub_refresh": { "endpoint": "http://localhost:3000/" } },

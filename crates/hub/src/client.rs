@@ -9,6 +9,7 @@ use wireloom::PreparedMessage;
 
 use crate::clock::Expiry;
 use crate::hooks::{Failure, Refusal};
+use crate::meta::Meta;
 use crate::opened::Opened;
 use crate::outbox::{Later, Outbox};
 use crate::protocol::{
@@ -127,13 +128,23 @@ pub(crate) struct Identity {
     pub(crate) user: Box<str>,
     /// A JSON value for others to see; may be empty.
     pub(crate) info: bytes::Bytes,
+    /// A JSON value for the backend, which no client sees.
+    pub(crate) meta: Option<Meta>,
 }
 
 /// The user of a connection, and its place among those of the same user.
 #[derive(Debug)]
 struct Known {
-    identity: Identity,
+    user: Box<str>,
+    attached: Mutex<Attached>,
     place: AtomicU32,
+}
+
+/// The part of an identity that a renewal may change.
+#[derive(Debug)]
+struct Attached {
+    info: bytes::Bytes,
+    meta: Option<Meta>,
 }
 
 /// One connection as the rest of the hub sees it.
@@ -301,7 +312,7 @@ impl Client {
 
     /// The user; empty for an anonymous client, and for one that has not connected.
     pub(crate) fn user(&self) -> &str {
-        self.known().map_or("", |known| &known.identity.user)
+        self.known().map_or("", |known| &known.user)
     }
 
     /// The place of the connection among those of its user; `None` if it has none. [`Clients`](crate::clients::Clients) changes it.
@@ -311,9 +322,24 @@ impl Client {
 
     /// Sets the identity; returns false if the client has connected already.
     pub(crate) fn connect(&self, identity: Identity) -> bool {
-        let is_known = identity != Identity::default();
-        let known = is_known.then(|| Box::new(Known { identity, place: AtomicU32::new(0) }));
+        // What is not known of one that expires may be known after a renewal.
+        let is_known = identity != Identity::default() || self.expires_at().is_some();
+        let Identity { user, info, meta } = identity;
+        let attached = Mutex::new(Attached { info, meta });
+        let known = is_known.then(|| Box::new(Known { user, attached, place: AtomicU32::new(0) }));
         self.known.set(known).is_ok()
+    }
+
+    /// What the backend has attached to the connection.
+    pub(crate) fn meta(&self) -> Option<Meta> {
+        lock(&self.known()?.attached).meta.clone()
+    }
+
+    /// Replaces what the backend has attached, if a renewal has it.
+    pub(crate) fn renew_meta(&self, meta: Option<Meta>) {
+        if let (Some(known), Some(meta)) = (self.known(), meta) {
+            lock(&known.attached).meta = Some(meta);
+        }
     }
 
     pub(crate) fn expires_at(&self) -> Option<Duration> {
@@ -376,11 +402,11 @@ impl Client {
 
     /// The client as others see it.
     pub(crate) fn info(&self, channel_info: bytes::Bytes) -> ClientInfo {
-        let identity = self.known().map(|known| known.identity.clone()).unwrap_or_default();
+        let conn_info = self.known().map(|known| lock(&known.attached).info.clone()).unwrap_or_default();
         ClientInfo {
-            user: identity.user.into(),
+            user: self.user().into(),
             client: self.id.to_string(),
-            conn_info: identity.info,
+            conn_info,
             chan_info: channel_info,
         }
     }

@@ -269,12 +269,16 @@ pub struct ProxyConfig {
     /// cannot set those of a WebSocket. They are forwarded where the request has none of the name in `forward_headers`. A client gives
     /// them any value, whatever is between it and the hub: list none that a proxy in front of the hub sets.
     pub emulated_headers: Vec<String>,
+    /// Requests have the `meta` that a token, or the result of `connect` or `refresh`, has attached to the connection. Those of `connect`
+    /// have none.
+    pub include_connection_meta: bool,
 }
 
 impl Default for ProxyConfig {
     fn default() -> Self {
-        let (headers, forward_headers, emulated_headers) = Default::default();
-        Self { url: None, timeout: Duration::from_secs(3), headers, forward_headers, emulated_headers }
+        let (headers, forward_headers, emulated_headers, include_connection_meta) = Default::default();
+        let timeout = Duration::from_secs(3);
+        Self { url: None, timeout, headers, forward_headers, emulated_headers, include_connection_meta }
     }
 }
 
@@ -879,6 +883,10 @@ mod tests {
                 "proxy.connect.forward_headers needs proxy.connect.url",
             ),
             ("rpc.timeout = \"1s\"", "rpc.timeout needs rpc.url"),
+            (
+                "proxy.refresh.include_connection_meta = true",
+                "include_connection_meta needs proxy.refresh.url",
+            ),
             ("events.headers = { a = \"b\" }", "events.headers needs events.url"),
             ("events.timeout = \"1s\"", "events.timeout needs events.url"),
             ("events.batch_max = 1", "events.batch_max needs events.url"),

@@ -58,6 +58,8 @@ pub(crate) struct Endpoint {
     pub(crate) forward_headers: Vec<String>,
     /// The same of those that clients give in their connect command.
     pub(crate) emulated_headers: Vec<String>,
+    /// Whether it receives the meta of connections.
+    pub(crate) include_connection_meta: bool,
     connector: Connector,
     /// The connection of HTTP/2, which `https` endpoints may speak.
     kept: Arc<Mutex<Kept>>,
@@ -148,6 +150,7 @@ impl Endpoint {
             headers,
             forward_headers: config.forward_headers.clone(),
             emulated_headers: config.emulated_headers.clone(),
+            include_connection_meta: config.include_connection_meta,
             pool: Pool::with_limits(connector.clone(), CALLS_MAX, IDLE_TIMEOUT),
             connector,
             kept: Arc::new(Mutex::new(kept)),

@@ -15,6 +15,7 @@ use crate::config::{ConfigError, HubConfig, ProxyChoice, ProxyConfig, namespace_
 use crate::endpoint::{CallKind, Endpoint, payload};
 use crate::filter::Filter;
 use crate::hooks::Failure;
+use crate::meta::Meta;
 use crate::nullable::{map_or_default, or_default};
 use crate::overrides::Overrides;
 use crate::protocol::{ConnectRequest, Encoding, FilterNode};
@@ -106,6 +107,15 @@ struct Call<'a> {
     data: Data<'a>,
 }
 
+/// A call as it is sent.
+#[derive(Serialize)]
+struct Body<'a> {
+    #[serde(flatten)]
+    call: &'a Call<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meta: Option<&'a RawValue>,
+}
+
 /// The answer to `connect`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -118,6 +128,7 @@ pub(crate) struct ConnectOutcome {
     b64info: Option<String>,
     data: Option<Box<RawValue>>,
     b64data: Option<String>,
+    meta: Option<Box<RawValue>>,
     #[serde(deserialize_with = "or_default")]
     pub(crate) channels: Vec<String>,
     #[serde(deserialize_with = "map_or_default")]
@@ -148,6 +159,8 @@ pub(crate) struct RefreshOutcome {
     pub(crate) expired: bool,
     #[serde(deserialize_with = "or_default")]
     pub(crate) expire_at: u64,
+    /// Of `refresh`.
+    meta: Option<Box<RawValue>>,
 }
 
 /// The answer to `publish`.
@@ -179,6 +192,18 @@ impl ConnectOutcome {
         let info = payload(self.info.take(), self.b64info.as_deref()).ok_or("b64info is not base64")?;
         let data = payload(self.data.take(), self.b64data.as_deref()).ok_or("b64data is not base64")?;
         Ok((info, data))
+    }
+
+    /// What is attached to the connection.
+    pub(crate) fn meta(&self) -> Result<Option<Meta>, &'static str> {
+        Meta::new(self.meta.as_deref())
+    }
+}
+
+impl RefreshOutcome {
+    /// What replaces the meta of the connection.
+    pub(crate) fn meta(&self) -> Result<Option<Meta>, &'static str> {
+        Meta::new(self.meta.as_deref())
     }
 }
 
@@ -352,7 +377,9 @@ impl<'a> Caller<'a> {
         kind: CallKind,
         call: &Call<'_>,
     ) -> Result<Option<T>, Failure> {
-        let body = serde_json::to_vec(call).unwrap_or_default();
+        let meta = self.client.meta().filter(|_| endpoint.include_connection_meta);
+        let meta = meta.as_ref().and_then(|meta| serde_json::from_str(meta.json()).ok());
+        let body = serde_json::to_vec(&Body { call, meta }).unwrap_or_default();
         let user = self.client.has_connected().then(|| self.client.user());
         endpoint.call(kind, user, &self.headers_for(endpoint), body).await
     }

@@ -23,6 +23,7 @@ use crate::config::{ChannelOptions, HubConfig};
 use crate::encoded::publication_of;
 use crate::endpoint::Endpoint;
 use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal, copied};
+use crate::meta::Meta;
 use crate::node::Node;
 use crate::protocol::UnsubscribeCode;
 use crate::protocol::{
@@ -272,7 +273,13 @@ impl Session {
         {
             match self.caller().refresh(endpoint).await {
                 Ok(RefreshOutcome { expired: true, .. }) => return self.end(Disconnect::Expired),
-                Ok(outcome) => self.client.set_expires_at(self.node.clock.expiry(expiry(outcome.expire_at))),
+                Ok(outcome) => match outcome.meta() {
+                    Ok(meta) => {
+                        self.client.set_expires_at(self.node.clock.expiry(expiry(outcome.expire_at)));
+                        self.client.renew_meta(meta);
+                    }
+                    Err(flaw) => drop(endpoint.failed(flaw)),
+                },
                 Err(failure) => drop(self.client.fail(failure)),
             }
         }
@@ -513,12 +520,14 @@ impl Session {
             return Err(Disconnect::BadRequest.into());
         }
         self.emulate_headers(&request.headers);
-        let (mut grant, mut subs) = self.authenticate(request).await?;
+        let Authenticated { mut grant, mut subs, meta } = self.authenticate(request).await?;
         // A room has one channel, whose publications do not name it.
         if self.client.format() == Format::Bare {
             subs.retain(|(channel, _)| request.subs.contains_key(channel));
         }
-        let identity = Identity { user: std::mem::take(&mut grant.user).into(), info: grant.info.clone() };
+        self.client.set_expires_at(grant.expires_at);
+        let user = std::mem::take(&mut grant.user).into();
+        let identity = Identity { user, info: grant.info.clone(), meta };
         if !self.client.connect(identity) || !self.node.identify(&self.client) {
             return Err(Disconnect::ConnectionLimit.into());
         }
@@ -533,7 +542,6 @@ impl Session {
         let settings = self.node.settings();
         let config = &settings.config.client;
         let now = self.node.clock.now();
-        self.client.set_expires_at(grant.expires_at);
         self.kept.state =
             State::Connected { ping: Ping::DueAt(now.saturating_add(config.ping_interval).into()) };
         // Where the backend renews connections, clients need not.
@@ -585,23 +593,23 @@ impl Session {
         Ok(())
     }
 
-    /// The identity of the client, and the channels to which the connection is subscribed from the start.
-    async fn authenticate(
-        &mut self,
-        request: &ConnectRequest,
-    ) -> Result<(ConnectGrant, Vec<(String, Grant)>), Denied> {
+    /// Asks who the client is.
+    async fn authenticate(&mut self, request: &ConnectRequest) -> Result<Authenticated, Denied> {
         let settings = self.node.settings();
         let mut grant = ConnectGrant::default();
-        let (mut subs, mut is_cut) = (Vec::new(), false);
+        let (mut subs, mut meta, mut is_cut) = (Vec::new(), None, false);
         let has_token = !request.token.is_empty();
         if has_token {
             let _turn = settings.verifier.prepare_connect(&request.token).await;
             let (clock, warnings) = (&self.node.clock, &self.node.warnings);
             let verified = settings.verifier.connect(&request.token, clock.system_now());
-            let claims = verified.map_err(|error| match error.logged(clock, warnings, self.client.id) {
-                TokenError::Invalid(_) => Denied::Ended(Disconnect::InvalidToken),
-                other => Denied::Refused(other.code().into()),
-            })?;
+            let verified = verified.and_then(|claims| Ok((claims.meta()?, claims)));
+            let (attached, claims) =
+                verified.map_err(|error| match error.logged(clock, warnings, self.client.id) {
+                    TokenError::Invalid(_) => Denied::Ended(Disconnect::InvalidToken),
+                    other => Denied::Refused(other.code().into()),
+                })?;
+            meta = attached;
             grant.expires_at = claims.expires_at();
             grant.info = claims.info();
             grant.channels = claims.channels;
@@ -640,6 +648,7 @@ impl Session {
             let asked = self.caller().connect(endpoint, request).await;
             let mut outcome = asked.map_err(denied)?;
             let (info, data) = outcome.payloads().map_err(flawed)?;
+            meta = outcome.meta().map_err(flawed)?;
             for (name, sub) in outcome.subs {
                 let granted = Grant::of(sub, &self.node.clock).map_err(flawed)?;
                 subs.push((name, Grant { server_side: true, ..granted }));
@@ -671,7 +680,7 @@ impl Session {
         let channels = std::mem::take(&mut grant.channels);
         let named = channels.into_iter().map(|name| (name, Grant { server_side: true, ..Grant::default() }));
         subs.extend(named);
-        Ok((grant, subs))
+        Ok(Authenticated { grant, subs, meta })
     }
 
     async fn subscribe(&mut self, id: u32, command: SubscribeRequest) {
@@ -734,6 +743,15 @@ pub(crate) fn subscribed(channel: &str, result: &SubscribeResult) -> Push {
         data: result.data.clone(),
     };
     Push { channel: channel.into(), subscribe: Some(subscribe), ..Push::default() }
+}
+
+/// What is known of a client that may connect.
+struct Authenticated {
+    grant: ConnectGrant,
+    /// The channels to which the connection is subscribed from the start.
+    subs: Vec<(String, Grant)>,
+    /// What the backend attaches to the connection.
+    meta: Option<Meta>,
 }
 
 /// Why a client could not connect.

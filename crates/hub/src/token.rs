@@ -18,6 +18,8 @@ pub struct TokenClaims {
     pub channels: Vec<String>,
     /// What other clients see of this one: a JSON value.
     pub info: Option<String>,
+    /// What endpoints with `include_connection_meta` receive, and no client: a JSON value, for the token of a connection.
+    pub meta: Option<String>,
     /// When the token expires, in seconds since 1970; `None` for never.
     pub exp: Option<u64>,
 }
@@ -32,6 +34,8 @@ struct Signed<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     info: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    meta: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     exp: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     aud: Option<&'a str>,
@@ -39,23 +43,28 @@ struct Signed<'a> {
     iss: Option<&'a str>,
 }
 
+fn json<'a>(name: &str, value: Option<&'a str>) -> Result<Option<&'a RawValue>, ConfigError> {
+    let parsed = value.map(serde_json::from_str).transpose();
+    parsed.map_err(|error| ConfigError(format!("{name} is not JSON: {error}")))
+}
+
 impl HubConfig {
     /// Signs a token (HS256) with the secret that verifies it: `token.hmac_secret`, or that of `token.subscription` for a channel. It has
     /// the audience and the issuer of that section.
     ///
     /// # Errors
-    /// The configuration has no such secret, or `info` is not JSON.
+    /// The configuration has no such secret, or `info` or `meta` is not JSON.
     pub fn sign_token(&self, claims: &TokenClaims) -> Result<String, ConfigError> {
         let own = self.token.subscription.as_deref().filter(|_| claims.channel.is_some());
         let (section, config) = own.map_or(("token", &self.token), |own| ("token.subscription", own));
         let secret = config.hmac_secret.as_ref();
         let secret = secret.ok_or_else(|| ConfigError(format!("{section}.hmac_secret is not set")))?;
-        let info = claims.info.as_deref().map(serde_json::from_str::<&RawValue>).transpose();
         let signed = Signed {
             sub: &claims.user,
             channel: claims.channel.as_deref(),
             channels: &claims.channels,
-            info: info.map_err(|error| ConfigError(format!("the information is not JSON: {error}")))?,
+            info: json("info", claims.info.as_deref())?,
+            meta: json("meta", claims.meta.as_deref())?,
             exp: claims.exp,
             aud: config.audience.as_deref(),
             iss: config.issuer.as_deref(),
@@ -83,11 +92,13 @@ mod tests {
         let mut claims = TokenClaims {
             user: "7".into(),
             info: Some("{\"a\":1}".into()),
+            meta: Some("[1]".into()),
             exp: Some(101),
             ..TokenClaims::default()
         };
         let connection = verifier.connect(&config.sign_token(&claims).unwrap(), now).unwrap();
         assert_eq!((&*connection.sub, &connection.info()[..]), ("7", &b"{\"a\":1}"[..]));
+        assert_eq!(connection.meta().unwrap().unwrap().json(), "[1]");
         assert!(verifier.connect(&config.sign_token(&claims).unwrap(), Duration::from_secs(101)).is_err());
         claims.channel = Some("$x".into());
         let token = config.sign_token(&claims).unwrap();

@@ -94,6 +94,9 @@ pub(crate) struct Token {
     /// What other clients see of this one: a JSON value
     #[arg(long, value_name = "JSON", value_parser = value::json)]
     pub(crate) info: Option<String>,
+    /// What endpoints with `include_connection_meta` receive, and no client: a JSON value
+    #[arg(long, value_name = "JSON", value_parser = value::json, conflicts_with = "channel")]
+    pub(crate) meta: Option<String>,
     /// How long the token is valid
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = value::time)]
     pub(crate) ttl: Duration,

@@ -98,6 +98,7 @@ impl HubConfig {
                 ("headers", !endpoint.headers.is_empty()),
                 ("forward_headers", !endpoint.forward_headers.is_empty()),
                 ("emulated_headers", !endpoint.emulated_headers.is_empty()),
+                ("include_connection_meta", endpoint.include_connection_meta),
             ] {
                 let (name, url) = (format!("{section}.{name}"), format!("{section}.url"));
                 needs.push(need(name, is_set, url, endpoint.url.is_some()));

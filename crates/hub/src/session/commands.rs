@@ -264,15 +264,16 @@ impl Session {
         let (settings, clock) = (self.node.settings(), &self.node.clock);
         let _turn = settings.verifier.prepare_connect(token).await;
         let verified = settings.verifier.connect(token, clock.system_now());
-        let claims = verified
+        let (meta, claims) = verified
             .and_then(|claims| match claims.sub == self.client.user() {
-                true => Ok(claims),
+                true => Ok((claims.meta()?, claims)),
                 false => Err(Flaw::OtherUser.into()),
             })
             .map_err(|error| error.logged(clock, &self.node.warnings, self.client.id).code())?;
         let expires_at =
             [clock.expiry(claims.expires_at()), self.granted_until()].into_iter().flatten().min();
         self.client.set_expires_at(expires_at);
+        self.client.renew_meta(meta);
         Ok(RefreshResult {
             client: self.client.id.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),

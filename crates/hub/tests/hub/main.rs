@@ -14,6 +14,7 @@ mod gate;
 mod hostile;
 mod keys;
 mod limits;
+mod meta;
 mod proxies;
 mod rights;
 mod slow;

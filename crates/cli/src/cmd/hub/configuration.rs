@@ -35,6 +35,7 @@ pub(super) fn token(args: &Token) -> Result<String, String> {
     claims.channel.clone_from(&args.channel);
     claims.channels.clone_from(&args.subscribe);
     claims.info.clone_from(&args.info);
+    claims.meta.clone_from(&args.meta);
     claims.exp = Some(now.saturating_add(args.ttl).as_secs());
     let token =
         read(&args.hub)?.sign_token(&claims).map_err(|error| format!("{}: {error}", args.hub.display()))?;
