@@ -335,11 +335,18 @@ impl Client {
         lock(&self.known()?.attached).meta.clone()
     }
 
-    /// Replaces what the backend has attached, if a renewal has it.
-    pub(crate) fn renew_meta(&self, meta: Option<Meta>) {
-        if let (Some(known), Some(meta)) = (self.known(), meta) {
-            lock(&known.attached).meta = Some(meta);
+    /// Replaces the information and the meta, where a renewal has them. Returns whether others see a change.
+    pub(crate) fn renew(&self, info: bytes::Bytes, meta: Option<Meta>) -> bool {
+        let Some(known) = self.known() else { return false };
+        let mut attached = lock(&known.attached);
+        if meta.is_some() {
+            attached.meta = meta;
         }
+        let has_changed = !info.is_empty() && info != attached.info;
+        if has_changed {
+            attached.info = info;
+        }
+        has_changed
     }
 
     pub(crate) fn expires_at(&self) -> Option<Duration> {
@@ -392,12 +399,32 @@ impl Client {
         expiries.collect()
     }
 
-    /// Sets when a subscription expires, if it exists.
-    pub(crate) fn set_subscription_expiry(&self, channel: &str, at: Option<Duration>) {
-        if let Some(Subscription::Active(active)) = lock(&self.subscriptions).get_mut(channel) {
-            self.note_subscription_expiry(at);
-            active.rare.get_or_insert_default().expires_at = at;
+    /// Sets when a subscription expires, if it exists, and its information if a renewal has it. Returns whether presence is to change.
+    pub(crate) fn renew_subscription(
+        &self,
+        channel: &str,
+        expires_at: Option<Duration>,
+        info: bytes::Bytes,
+    ) -> bool {
+        let mut subscriptions = lock(&self.subscriptions);
+        let Some(Subscription::Active(active)) = subscriptions.get_mut(channel) else { return false };
+        self.note_subscription_expiry(expires_at);
+        let rare = active.rare.get_or_insert_default();
+        rare.expires_at = expires_at;
+        let has_changed = !info.is_empty() && info != rare.info;
+        if has_changed {
+            rare.info = info;
         }
+        has_changed && active.presence
+    }
+
+    /// The channels in which presence lists it.
+    pub(crate) fn listed_in(&self) -> Vec<Arc<str>> {
+        let subscriptions = lock(&self.subscriptions);
+        let listed = subscriptions.iter().filter(
+            |(_, subscription)| matches!(subscription, Subscription::Active(active) if active.presence),
+        );
+        listed.map(|(channel, _)| channel.clone()).collect()
     }
 
     /// The client as others see it.

@@ -159,6 +159,8 @@ pub(crate) struct RefreshOutcome {
     pub(crate) expired: bool,
     #[serde(deserialize_with = "or_default")]
     pub(crate) expire_at: u64,
+    info: Option<Box<RawValue>>,
+    b64info: Option<String>,
     /// Of `refresh`.
     meta: Option<Box<RawValue>>,
 }
@@ -201,6 +203,11 @@ impl ConnectOutcome {
 }
 
 impl RefreshOutcome {
+    /// What replaces the information for others, if it is not empty.
+    pub(crate) fn info(&mut self) -> Result<Bytes, &'static str> {
+        payload(self.info.take(), self.b64info.as_deref()).ok_or("b64info is not base64")
+    }
+
     /// What replaces the meta of the connection.
     pub(crate) fn meta(&self) -> Result<Option<Meta>, &'static str> {
         Meta::new(self.meta.as_deref())

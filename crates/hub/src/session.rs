@@ -273,10 +273,10 @@ impl Session {
         {
             match self.caller().refresh(endpoint).await {
                 Ok(RefreshOutcome { expired: true, .. }) => return self.end(Disconnect::Expired),
-                Ok(outcome) => match outcome.meta() {
-                    Ok(meta) => {
+                Ok(mut outcome) => match outcome.info().and_then(|info| Ok((info, outcome.meta()?))) {
+                    Ok((info, meta)) => {
                         self.client.set_expires_at(self.node.clock.expiry(expiry(outcome.expire_at)));
-                        self.client.renew_meta(meta);
+                        self.change(info, meta).await;
                     }
                     Err(flaw) => drop(endpoint.failed(flaw)),
                 },
@@ -290,6 +290,13 @@ impl Session {
             Some(renew_subscription(node, endpoint, client, headers, channel))
         });
         concurrently(RENEWALS_MAX, renewals).await;
+    }
+
+    /// Replaces what is known of the client, where a renewal has it.
+    async fn change(&self, info: Bytes, meta: Option<Meta>) {
+        if self.client.renew(info, meta) {
+            list_again(&self.node, &self.client, self.client.listed_in()).await;
+        }
     }
 
     /// The time that a callback has set, until the server extends it: a token does not.
@@ -716,11 +723,31 @@ async fn renew_subscription(
         Ok(RefreshOutcome { expired: true, .. }) => {
             node.unsubscribe(&channel, &client, UnsubscribeCode::Expired);
         }
-        Ok(outcome) => {
-            client.set_subscription_expiry(&channel, node.clock.expiry(expiry(outcome.expire_at)));
-        }
+        Ok(mut outcome) => match outcome.info() {
+            Ok(info) => {
+                let expires_at = node.clock.expiry(expiry(outcome.expire_at));
+                if client.renew_subscription(&channel, expires_at, info) {
+                    list_again(&node, &client, vec![channel]).await;
+                }
+            }
+            Err(flaw) => drop(endpoint.failed(flaw)),
+        },
         Err(failure) => drop(client.fail(failure)),
     }
+}
+
+/// Presence lists a client again, after what others see of it has changed.
+async fn list_again(node: &Arc<Node>, client: &Arc<Client>, channels: Vec<Arc<str>>) {
+    charge(channels.len() * budget::READ).await;
+    let updates = channels.into_iter().map(|channel| {
+        let (node, client) = (node.clone(), client.clone());
+        async move {
+            if let Err(error) = node.update_presence(&channel, &client).await {
+                node.note_engine_failure(&channel, &error, "presence was not changed");
+            }
+        }
+    });
+    concurrently(RENEWALS_MAX, updates).await;
 }
 
 /// The end of a connection that is refused what it cannot do without, or that cannot receive the refusal.

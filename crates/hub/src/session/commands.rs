@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::{Session, reply_len_max};
+use super::{Session, list_again, reply_len_max};
 use crate::auth::Flaw;
 use crate::budget::{self, BYTES_PER_UNIT, READ_PER_UNIT, charge};
 use crate::channel_limits;
@@ -273,7 +273,9 @@ impl Session {
         let expires_at =
             [clock.expiry(claims.expires_at()), self.granted_until()].into_iter().flatten().min();
         self.client.set_expires_at(expires_at);
-        self.client.renew_meta(meta);
+        // A callback has decided what others see.
+        let info = if self.node.hooks.connect.is_none() { claims.info() } else { Bytes::new() };
+        self.change(info, meta).await;
         Ok(RefreshResult {
             client: self.client.id.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -292,7 +294,9 @@ impl Session {
             Decision::Allowed(grant) => grant,
             Decision::Application(_) => Grant::default(),
         };
-        self.client.set_subscription_expiry(&request.channel, grant.expires_at);
+        if self.client.renew_subscription(&request.channel, grant.expires_at, grant.info) {
+            list_again(&self.node, &self.client, vec![request.channel.as_str().into()]).await;
+        }
         let now = self.node.clock.now();
         let ttl = grant.expires_at.map_or(0, |at| seconds(at.saturating_sub(now)));
         Ok(SubRefreshResult { expires: grant.expires_at.is_some(), ttl })

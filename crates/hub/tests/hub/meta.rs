@@ -1,4 +1,4 @@
-//! What the backend attaches to a connection for itself.
+//! What the backend attaches to a connection: for itself, and for others to see.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -147,4 +147,73 @@ async fn meta_of_an_endpoint_is_bounded() {
     // A renewal that cannot be used is none.
     assert_eq!(client.ended().await, 3005);
     assert!(!backend.calls("/refresh").is_empty());
+}
+
+/// The entries of presence: what others see of the connection, and of its subscription.
+async fn infos(client: &mut Client) -> Vec<(Value, Value)> {
+    let presence = client.call("presence", json!({ "channel": "a" })).await;
+    let all = presence["presence"].as_object().unwrap().values();
+    all.map(|info| (info["conn_info"].clone(), info["chan_info"].clone())).collect()
+}
+
+const PRESENCE: &str = "[channel]\nsubscribe = \"client\"\npublish = \"client\"\npresence = true\npresence_access = \"client\"\n";
+
+#[tokio::test]
+async fn a_renewal_by_the_backend_changes_what_others_see() {
+    let backend = Backend::start(|call| match &*call.path {
+        "/connect" => json!({ "result": { "user": "7", "expire_at": now() + 1, "info": 1 } }),
+        "/subscribe" => json!({ "result": { "expire_at": now() + 1, "info": 2 } }),
+        "/refresh" => json!({ "result": { "expire_at": now() + 600, "info": [1] } }),
+        // `[2]`
+        _ => json!({ "result": { "expire_at": now() + 600, "b64info": "WzJd" } }),
+    })
+    .await;
+    let url = &backend.url;
+    let endpoints = ["connect", "refresh", "subscribe", "sub_refresh"]
+        .map(|name| format!("[proxy.{name}]\nurl = \"{url}/{name}\"\n"));
+    let config =
+        format!("{}{PRESENCE}subscribe_proxy = true\nsub_refresh_proxy = true\n", endpoints.concat());
+    let served = Served::start(&config, |hub| hub).await;
+    let mut client = served.connect().await;
+    client.call("subscribe", json!({ "channel": "a" })).await;
+    let seen = infos(&mut client).await;
+    assert!(seen == [(json!(1), json!(2))] || seen == [(json!([1]), json!(2))], "{seen:?}");
+    let renewed = async {
+        while infos(&mut client).await != [(json!([1]), json!([2]))] {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), renewed).await.unwrap();
+    client.socket.send(r#"{"id":99,"publish":{"channel":"a","data":1}}"#).await.unwrap();
+    let info = client.receive().await["push"]["pub"]["info"].clone();
+    assert_eq!((&info["conn_info"], &info["chan_info"]), (&json!([1]), &json!([2])), "{info}");
+}
+
+#[tokio::test]
+async fn a_token_that_renews_changes_what_others_see() {
+    let config = format!("token.hmac_secret = \"secret\"\n{PRESENCE}");
+    for has_callback in [false, true] {
+        let served = Served::start(&config, |hub| match has_callback {
+            true => hub.on_connect(|event| async move {
+                let (user, info) = (event.user, "\"callback\"".into());
+                Ok(wireloom_hub::ConnectGrant { user, info, ..wireloom_hub::ConnectGrant::default() })
+            }),
+            false => hub,
+        })
+        .await;
+        let mut client = Client::new(wireloom::connect(&served.url).await.unwrap());
+        let own = |info: Value| token(&json!({ "sub": "7", "exp": now() + 600, "info": info }));
+        let of_channel =
+            |info: Value| token(&json!({ "sub": "7", "channel": "a", "exp": now() + 600, "info": info }));
+        client.call("connect", json!({ "token": own(json!(1)) })).await;
+        client.call("subscribe", json!({ "channel": "a", "token": of_channel(json!(2)) })).await;
+        for (info, of_client) in [(json!(3), json!(3)), (Value::Null, json!(3))] {
+            client.call("refresh", json!({ "token": own(info.clone()) })).await;
+            let renewal = json!({ "channel": "a", "token": of_channel(info) });
+            client.call("sub_refresh", renewal).await;
+            // What a callback has decided stays.
+            let of_connection = if has_callback { json!("callback") } else { of_client };
+            assert_eq!(infos(&mut client).await, [(of_connection, json!(3))]);
+        }
+    }
 }
