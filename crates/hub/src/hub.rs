@@ -14,7 +14,6 @@ use crate::hooks::{
     ConnectEvent, ConnectGrant, DisconnectEvent, HookFuture, Hooks, PublishEvent, Refusal, RpcEvent,
     SubscribeEvent, SubscribeGrant, copied,
 };
-use crate::idempotency::KEY_LEN_MAX;
 use crate::metrics::{HubStats, SlowClient};
 use crate::node::{Node, PublishError};
 use crate::protocol::{Disconnect, Publication};
@@ -245,22 +244,7 @@ impl Hub {
     ) -> Result<Position, PublishError> {
         let PublishOptions { tags, skip_history, idempotency_key } = options;
         let publication = Publication { data: copied(data.into()), tags, ..Publication::default() };
-        if idempotency_key.is_empty() {
-            return self.0.publish(channel, publication, skip_history, "").await;
-        }
-        if idempotency_key.len() > KEY_LEN_MAX {
-            return Err(PublishError::BadKey);
-        }
-        self.0.check_channel(channel)?;
-        let result = self.0.idempotency.result(channel, &idempotency_key, self.0.clock.now());
-        let (node, channel) = (self.0.clone(), channel.to_owned());
-        // In a task of its own, because a caller that gives up must not leave the outcome unknown: it will try again.
-        let publishing = tokio::spawn(async move {
-            let publish = || node.publish(&channel, publication, skip_history, &idempotency_key);
-            result.get_or_try_init(publish).await.cloned()
-        });
-        let stopped = |error: tokio::task::JoinError| EngineError::Unavailable(error.to_string());
-        publishing.await.map_err(stopped)?
+        self.0.publish_once(channel, publication, skip_history, idempotency_key).await
     }
 
     /// Removes the history of a channel. Its subscribers start again with a new epoch; clients that reconnect cannot

@@ -15,6 +15,7 @@ use crate::config::{ConfigError, HubConfig, ProxyChoice, ProxyConfig, namespace_
 use crate::endpoint::{CallKind, Endpoint, payload};
 use crate::filter::Filter;
 use crate::hooks::Failure;
+use crate::idempotency::KEY_LEN_MAX;
 use crate::meta::Meta;
 use crate::nullable::{map_or_default, or_default};
 use crate::overrides::Overrides;
@@ -175,6 +176,9 @@ pub(crate) struct PublishOutcome {
     pub(crate) skip_history: bool,
     #[serde(deserialize_with = "map_or_default")]
     pub(crate) tags: HashMap<String, String>,
+    /// Of publications with the same key, the first is published.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) idempotency_key: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -445,6 +449,9 @@ impl<'a> Caller<'a> {
     ) -> Result<(Bytes, PublishOutcome), Failure> {
         let call = Call { channel, data: Data::of(&data), ..self.call() };
         let mut outcome: PublishOutcome = self.ask_for(endpoint, CallKind::Publish, &call).await?;
+        if outcome.idempotency_key.len() > KEY_LEN_MAX {
+            return Err(endpoint.failed("idempotency_key is longer than 128 bytes"));
+        }
         let replaced = outcome.payload().map_err(|reason| endpoint.failed(reason))?;
         Ok((replaced.unwrap_or(data), outcome))
     }

@@ -1,10 +1,13 @@
 //! Publishing, and reading what was published.
 
+use std::sync::Arc;
+
 use super::Node;
 use crate::budget::{DELIVERIES_PER_UNIT, charge};
 use crate::config::ChannelOptions;
 use crate::engine::EngineError;
 use crate::history::{History, HistoryQuery, Position, Retention};
+use crate::idempotency::KEY_LEN_MAX;
 use crate::protocol::Publication;
 
 /// Why a publication failed.
@@ -72,6 +75,31 @@ impl Node {
         drop(room);
         charge(1 + self.channels.subscribers(channel) / DELIVERIES_PER_UNIT).await;
         published.map_err(PublishError::Engine)
+    }
+
+    /// The same; with a key, in a task of its own, because a caller that gives up must not leave the outcome unknown: it will try again.
+    pub(crate) async fn publish_once(
+        self: &Arc<Self>,
+        channel: &str,
+        publication: Publication,
+        skip_history: bool,
+        idempotency_key: String,
+    ) -> Result<Position, PublishError> {
+        if idempotency_key.is_empty() {
+            return self.publish(channel, publication, skip_history, "").await;
+        }
+        if idempotency_key.len() > KEY_LEN_MAX {
+            return Err(PublishError::BadKey);
+        }
+        self.check_channel(channel)?;
+        let result = self.idempotency.result(channel, &idempotency_key, self.clock.now());
+        let (node, channel) = (self.clone(), channel.to_owned());
+        let publishing = tokio::spawn(async move {
+            let publish = || node.publish(&channel, publication, skip_history, &idempotency_key);
+            result.get_or_try_init(publish).await.cloned()
+        });
+        let stopped = |error: tokio::task::JoinError| EngineError::Unavailable(error.to_string());
+        publishing.await.map_err(stopped)?
     }
 
     pub(crate) async fn history(

@@ -114,7 +114,7 @@ impl Session {
             Decision::Application(without_callback) => without_callback,
         };
         self.pace(channel, publication.data.len()).await?;
-        let mut skip_history = false;
+        let (mut skip_history, mut key) = (false, String::new());
         if let Some(hook) = &self.node.hooks.publish {
             let event = PublishEvent {
                 client: self.client.id.to_string(),
@@ -128,7 +128,8 @@ impl Session {
                 WithoutCallback::Endpoint(endpoint) => {
                     let asked = self.caller().publish(&endpoint, channel, publication.data).await;
                     let (data, outcome) = asked.map_err(|failure| self.client.fail(failure))?;
-                    (publication.data, skip_history) = (data, outcome.skip_history);
+                    (publication.data, skip_history, key) =
+                        (data, outcome.skip_history, outcome.idempotency_key);
                     publication.tags.extend(outcome.tags);
                 }
                 WithoutCallback::Allowed => {}
@@ -147,7 +148,8 @@ impl Session {
         // Nothing is known of an anonymous client in a room.
         let is_nameless = self.client.format() == Format::Bare && self.client.user().is_empty();
         publication.info = (!is_nameless).then(|| self.client.info(info.unwrap_or_default()));
-        self.node.publish(channel, publication, skip_history, "").await.map_err(|error| match error {
+        let published = self.node.publish_once(channel, publication, skip_history, key).await;
+        published.map_err(|error| match error {
             PublishError::UnknownNamespace => ErrorCode::UnknownChannel,
             PublishError::BadChannel
             | PublishError::BadKey

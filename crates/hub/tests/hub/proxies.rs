@@ -291,6 +291,29 @@ async fn a_backend_decides_who_subscribes_and_publishes() {
     assert_eq!((&kept["info"]["chan_info"], &kept["tags"]), (&json!({ "seat": 1 }), &json!({ "k": "v" })));
 }
 
+/// A client that did not receive the answer publishes again.
+#[tokio::test]
+async fn a_backend_recognises_a_repeated_publication() {
+    let backend =
+        Backend::start(|call| json!({ "result": { "idempotency_key": call.body["data"]["key"] } })).await;
+    let namespace = "client.anonymous = true\n[channel]\nsubscribe = \"anyone\"\npublish_proxy = true\nhistory_size = 9\n\
+        history_ttl = \"1h\"\n";
+    let config = format!("{namespace}{}", backend.config(&["publish"]));
+    let served = Served::start(&config, |hub| hub).await;
+    let mut client = served.connect().await;
+    client.call("subscribe", json!({ "channel": "a" })).await;
+    let publication = |number: u32, key: Value| json!({ "number": number, "key": key });
+    for (number, key) in
+        [(1, json!("a")), (2, json!("a")), (3, json!("b")), (4, Value::Null), (5, Value::Null)]
+    {
+        client.call("publish", json!({ "channel": "a", "data": publication(number, key) })).await;
+    }
+    let numbers: Vec<_> = client.publications.iter().map(|one| one["number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, [1, 3, 4, 5]);
+    let long = publication(6, json!("x".repeat(129)));
+    assert_eq!(client.reply("publish", json!({ "channel": "a", "data": long })).await["error"]["code"], 100);
+}
+
 /// As a backend in Go writes empty lists and pointers that point to nothing.
 #[tokio::test]
 async fn members_of_an_answer_may_be_null() {
