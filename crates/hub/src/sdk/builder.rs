@@ -15,6 +15,9 @@ pub type TokenFuture = Pin<Box<dyn Future<Output = Result<String, String>> + Sen
 /// The longest timeout and delay: others would be after the end of time.
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
+/// The most bytes of commands in one message, where a command may be longer.
+const BATCH_LEN_MAX: usize = 32 << 10;
+
 /// Makes tokens.
 pub(super) type TokenSource = Arc<dyn Fn() -> TokenFuture + Send + Sync>;
 
@@ -104,8 +107,14 @@ impl ClientBuilder {
         self
     }
 
-    /// The longest command, in bytes of JSON; a longer one fails with [`TooLong`](super::ClientError::TooLong). A server ends a connection
-    /// for good whose message is too long for it. The default is 64 KiB, as is that of `client.message_len_max`.
+    /// The most bytes of commands in one message, unless it has only one. Servers close a connection whose message is too long for them.
+    pub(super) fn batch_len_max(&self) -> usize {
+        self.command_len_max.min(BATCH_LEN_MAX)
+    }
+
+    /// The longest command, in bytes of JSON; a longer one fails with [`TooLong`](super::ClientError::TooLong). Several in one message are no
+    /// longer together, and 32 KiB at most. A server ends a connection for good whose message is too long for it. The default is 64 KiB, as is
+    /// that of `client.message_len_max`.
     #[must_use]
     pub fn command_len_max(mut self, len: usize) -> Self {
         self.command_len_max = len;

@@ -17,9 +17,6 @@ use crate::protocol::{Command, ConnectRequest, ConnectResult, Error, Reply, Subs
 /// The most memory for the elements of the lists and maps of a reply, in bytes: as much as the longest message. 250,000 publications fit.
 const ELEMENTS_LEN_MAX: usize = 64 << 20;
 
-/// The most bytes of commands in one message, unless it has only one. Servers close a connection whose message is too long for them.
-pub(super) const BATCH_LEN_MAX: usize = 32 << 10;
-
 /// What the longest id takes in a command: `"id":4294967295,`.
 const ID_LEN: usize = 16;
 
@@ -170,7 +167,7 @@ impl Connection {
 
     async fn connect(mut self, connect: ConnectRequest) -> Result<Opened, Lost> {
         let command = Command { id: 1, connect: Some(connect), ..Command::default() };
-        self.begin_send(&mut [command].into()).await?;
+        self.begin_send(&mut [command].into(), 0).await?;
         let mut deadline = Instant::now() + self.timeout;
         let give_up = Instant::now() + self.answer_max();
         while Instant::now() < give_up {
@@ -203,9 +200,13 @@ impl Connection {
     }
 
     /// Begins to send the first commands as one message, which leaves while [`recv`](Self::recv) waits. The message before has left.
-    pub(super) async fn begin_send(&mut self, commands: &mut VecDeque<Command>) -> Result<(), Lost> {
+    pub(super) async fn begin_send(
+        &mut self,
+        commands: &mut VecDeque<Command>,
+        len_max: usize,
+    ) -> Result<(), Lost> {
         // The queue is empty, so that there is room.
-        self.socket.feed(&*next_batch(commands)).await.map_err(Lost::retry)?;
+        self.socket.feed(&*next_batch(commands, len_max)).await.map_err(Lost::retry)?;
         self.note_sending();
         Ok(())
     }
@@ -346,13 +347,13 @@ pub(super) fn check_len(command: &Command, len_max: usize) -> Result<(), ClientE
     if len > len_max { Err(ClientError::TooLong { len, len_max }) } else { Ok(()) }
 }
 
-/// Takes commands for one message: as many as [`BATCH_LEN_MAX`] has room for, and at least one.
-fn next_batch(commands: &mut VecDeque<Command>) -> String {
+/// Takes commands for one message: as many as it has room for, and at least one.
+fn next_batch(commands: &mut VecDeque<Command>, len_max: usize) -> String {
     let mut batch = String::new();
     while let Some(command) = commands.front() {
         let text = encode(command);
         if !batch.is_empty() {
-            if batch.len() + 1 + text.len() > BATCH_LEN_MAX {
+            if batch.len() + 1 + text.len() > len_max {
                 break;
             }
             batch.push('\n');
@@ -450,7 +451,7 @@ mod tests {
     /// Whether commands leave.
     async fn sends(connection: &mut Connection, commands: &[Command]) -> bool {
         let mut commands = commands.to_vec().into();
-        connection.begin_send(&mut commands).await.unwrap();
+        connection.begin_send(&mut commands, 0).await.unwrap();
         while let Some(stuck_at) = connection.stuck_at() {
             tokio::select! {
                 received = connection.recv(true) => assert!(matches!(received, Ok(Received::Sent))),

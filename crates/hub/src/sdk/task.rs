@@ -376,7 +376,7 @@ impl Task {
                 self.handle_backlog(&mut commands);
             }
             if lost.is_none() && !commands.is_empty() && !connection.is_sending() {
-                lost = connection.begin_send(&mut commands).await.err();
+                lost = connection.begin_send(&mut commands, self.builder.batch_len_max()).await.err();
             }
             if lost.is_some() {
                 commands.clear();

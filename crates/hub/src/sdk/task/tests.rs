@@ -9,7 +9,6 @@ use super::*;
 use crate::fossil;
 use crate::protocol::{ConnectResult, RpcRequest, SendRequest, UnsubscribePush};
 use crate::sdk::Client;
-use crate::sdk::connection::BATCH_LEN_MAX;
 use crate::sdk::queue::{Receiver, queue};
 use crate::sdk::subscription::Subscription;
 
@@ -552,28 +551,33 @@ async fn messages_are_read_while_a_write_waits() {
 #[tokio::test(start_paused = true)]
 async fn no_message_is_longer_than_a_batch_may_be() {
     const COUNT: usize = 200;
-    let (opened, mut server) = open(1 << 12).await;
-    let (mut task, _handles) = task();
-    let mut kept = Vec::new();
-    for n in 0..COUNT {
-        let (Request::Call(call), answered) = rpc(format!("{:?}", "x".repeat(1_000))) else { unreachable!() };
-        task.calls.push_back(*call);
-        let (events, received) = queue(1);
-        let options = SubscribeOptions::default().token("t".repeat(450));
-        task.add(n.to_string(), options, events, oneshot::channel().0);
-        kept.push((answered, received));
-    }
-    let receiving = async {
-        let mut count = 0;
-        while count < 2 * COUNT {
-            let message = server.recv().await.unwrap().unwrap();
-            let len = message.as_bytes().len();
-            assert!(len <= BATCH_LEN_MAX, "{len}");
-            count += message.as_bytes().split(|byte| *byte == b'\n').count();
+    for (command_len_max, len_max) in [(64 << 10, 32 << 10), (4_000, 4_000)] {
+        let (opened, mut server) = open(1 << 12).await;
+        let (_handles, requests) = mpsc::channel(1);
+        let builder = ClientBuilder::new("ws://127.0.0.1".into()).command_len_max(command_len_max);
+        let mut task = new_task(builder, requests);
+        let mut kept = Vec::new();
+        for n in 0..COUNT {
+            let (request, answered) = rpc(format!("{:?}", "x".repeat(1_000)));
+            let Request::Call(call) = request else { unreachable!() };
+            task.calls.push_back(*call);
+            let (events, received) = queue(1);
+            let options = SubscribeOptions::default().token("t".repeat(450));
+            task.add(n.to_string(), options, events, oneshot::channel().0);
+            kept.push((answered, received));
         }
-    };
-    tokio::select! {
-        _ = task.serve(opened) => panic!("the connection is lost"),
-        () = receiving => {}
+        let receiving = async {
+            let (mut count, mut longest) = (0, 0);
+            while count < 2 * COUNT {
+                let message = server.recv().await.unwrap().unwrap();
+                longest = longest.max(message.as_bytes().len());
+                count += message.as_bytes().split(|byte| *byte == b'\n').count();
+            }
+            longest
+        };
+        tokio::select! {
+            _ = task.serve(opened) => panic!("the connection is lost"),
+            longest = receiving => assert!((len_max / 2..=len_max).contains(&longest), "{longest}"),
+        }
     }
 }
