@@ -92,7 +92,7 @@ fn collect() {
 }
 
 /// Starts rounds when many connections have closed, or much memory is not in use. Never returns.
-pub(crate) async fn return_memory(servers: Vec<ServerHandle>) {
+pub(crate) async fn return_memory(server: ServerHandle) {
     let mut rounds_left = 0;
     let mut most_open = 0;
     // Held in addition to what connections account for, after the last round.
@@ -100,7 +100,8 @@ pub(crate) async fn return_memory(servers: Vec<ServerHandle>) {
     let mut interval = INTERVAL;
     loop {
         tokio::time::sleep(interval).await;
-        let open = servers.iter().map(|server| server.stats().connections_open).sum::<usize>();
+        let stats = server.stats();
+        let open = stats.connections_open;
         let closed = most_open.max(open) - open;
         if closed >= CLOSED_MIN.max(most_open / 8) {
             rounds_left = ROUNDS;
@@ -108,13 +109,9 @@ pub(crate) async fn return_memory(servers: Vec<ServerHandle>) {
         }
         most_open = most_open.max(open);
         if let Some(resident) = resident() {
-            let (mut accounted, mut max) = (0, 0);
-            for memory in servers.iter().map(|server| server.stats().memory) {
-                accounted += memory.total as u64;
-                max += memory.max as u64;
-            }
-            interval = if resident > max / 2 { INTERVAL_NEAR_LIMIT } else { INTERVAL };
-            let held = resident.saturating_sub(accounted);
+            let memory = stats.memory;
+            interval = if resident > memory.max as u64 / 2 { INTERVAL_NEAR_LIMIT } else { INTERVAL };
+            let held = resident.saturating_sub(memory.total as u64);
             in_use = in_use.min(held);
             if held > in_use.saturating_add(UNUSED_MIN.max(in_use / 8)) {
                 rounds_left = ROUNDS;

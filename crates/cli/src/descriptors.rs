@@ -17,15 +17,28 @@ pub(crate) fn raise_limit() {}
 /// Descriptors that are not those of clients: listeners, the log, the runtime, files of histories, connections to brokers.
 const OTHERS: u64 = 64;
 
-/// The number of connections that the limit on open files allows; `None` without a limit.
+/// The most files of `--dir` that are open at once. A client decides how long: each is open until its content is sent.
+const FILES_MAX: usize = 1024;
+
+/// The number of files of `--dir` that may be open at once: an eighth of what the limit on open files leaves for clients.
+pub(crate) fn files_allowed() -> usize {
+    allowed().map_or(FILES_MAX, |allowed| (allowed / 8).clamp(1, FILES_MAX))
+}
+
+/// The number of connections that the limit on open files allows, beside the files of `--dir`; `None` without a limit.
+pub(crate) fn connections_allowed(has_dir: bool) -> Option<usize> {
+    let files = if has_dir { files_allowed() } else { 0 };
+    Some(allowed()?.saturating_sub(files).max(1))
+}
+
+/// The number of descriptors for clients; `None` without a limit.
 #[cfg(unix)]
-pub(crate) fn connections_allowed() -> Option<usize> {
+fn allowed() -> Option<usize> {
     use rustix::process::{Resource, getrlimit};
-    let allowed = getrlimit(Resource::Nofile).current?.saturating_sub(OTHERS).max(1);
-    usize::try_from(allowed).ok()
+    usize::try_from(getrlimit(Resource::Nofile).current?.saturating_sub(OTHERS)).ok()
 }
 
 #[cfg(not(unix))]
-pub(crate) fn connections_allowed() -> Option<usize> {
+fn allowed() -> Option<usize> {
     None
 }

@@ -1,15 +1,18 @@
-//! The connections of a server: their number, their addresses, and the shutdown of all of them.
+//! The connections of a server, or of several that share their limits: their number, their addresses, and the shutdown of all of them.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::net::{IpAddr, Ipv6Addr};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use slab::Slab;
-use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
-use tokio::task::AbortHandle;
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::memory::{Account, CONNECTION_KIB, Group, Memory, WEBSOCKET_KIB, default_max};
@@ -63,6 +66,34 @@ pub(crate) struct Registry {
     /// Notified when a connection has ended.
     connection_ended: Notify,
     members: Mutex<Members>,
+    /// Permits for connections whose protocol is not known yet.
+    handshakes: OnceLock<Arc<Semaphore>>,
+    servers: Mutex<Servers>,
+    /// What threads keep beside the memory of the connections.
+    buffers: Mutex<Option<buffer::MemoryLimit>>,
+}
+
+/// The servers that run, and the tasks that serve all their connections.
+#[derive(Debug, Default)]
+struct Servers {
+    running: usize,
+    tasks: Vec<AbortHandle>,
+}
+
+/// A server that runs. When the last one ends or is dropped, all connections are aborted.
+pub(crate) struct Serving(Arc<Registry>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let mut servers = lock(&self.0.servers);
+        servers.running -= 1;
+        if servers.running == 0 {
+            let tasks = std::mem::take(&mut servers.tasks);
+            drop(servers);
+            tasks.iter().for_each(AbortHandle::abort);
+            self.0.abort();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -130,13 +161,39 @@ impl Registry {
             phase_changed: Arc::default(),
             connection_ended: Notify::new(),
             members: Mutex::default(),
+            handshakes: OnceLock::new(),
+            servers: Mutex::default(),
+            buffers: Mutex::default(),
         })
+    }
+
+    /// Counts a server that runs. The first one starts the tasks that serve all connections.
+    pub(crate) fn serve(self: &Arc<Self>) -> Serving {
+        let mut servers = lock(&self.servers);
+        if servers.running == 0 {
+            let memory = self.memory.clone();
+            let scheduling = async move { memory.scheduler().run().await };
+            let watching = self.memory.clone().watch();
+            let tasks =
+                [tokio::spawn(sweep(Arc::downgrade(self))), tokio::spawn(watching), tokio::spawn(scheduling)];
+            servers.tasks = tasks.iter().map(JoinHandle::abort_handle).collect();
+        }
+        servers.running += 1;
+        Serving(self.clone())
+    }
+
+    /// The permits for handshakes, at most `max` at once. The first server chooses.
+    pub(crate) fn handshakes(&self, max: usize) -> Arc<Semaphore> {
+        self.handshakes.get_or_init(|| Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)))).clone()
     }
 
     /// Limits the memory of all connections together, before any is accepted, and what threads keep beside them.
     pub(crate) fn limit_memory(&self, max: usize) {
         self.memory.set_max(max);
-        buffer::limit_memory(max);
+        let mut buffers = lock(&self.buffers);
+        // The limits before this one no longer count.
+        buffers.take();
+        *buffers = Some(buffer::MemoryLimit::new(max));
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -212,21 +269,44 @@ impl Registry {
         Some(Registration { registry: self.clone(), key, account })
     }
 
+    fn is_below(&self, max: usize) -> bool {
+        self.counters.open.load(Ordering::Relaxed) < max
+    }
+
     /// Waits until there are fewer than `max` connections.
     pub(crate) async fn wait_below(&self, max: usize) {
-        while self.counters.open.load(Ordering::Relaxed) >= max {
-            self.connection_ended.notified().await;
+        self.wait_until(|| self.is_below(max)).await;
+    }
+
+    /// Accepts while there are fewer than `max` connections: another server may take the last place while this one waits.
+    pub(crate) async fn accept_below<T>(&self, max: usize, accepting: impl Future<Output = T>) -> T {
+        let mut accepting = pin!(accepting);
+        loop {
+            self.wait_below(max).await;
+            let accepted = poll_fn(|cx| {
+                if self.is_below(max) { accepting.as_mut().poll(cx).map(Some) } else { Poll::Ready(None) }
+            });
+            if let Some(accepted) = accepted.await {
+                return accepted;
+            }
         }
-        // Another task may wait too: `notify_one` wakes one.
-        self.connection_ended.notify_one();
     }
 
     /// Waits until no connection is open and the handlers of all have returned.
     pub(crate) async fn wait_empty(&self) {
-        while !lock(&self.members).all.is_empty() {
-            self.connection_ended.notified().await;
+        self.wait_until(|| lock(&self.members).all.is_empty()).await;
+    }
+
+    /// Waits until enough connections have ended.
+    async fn wait_until(&self, is_enough: impl Fn() -> bool) {
+        loop {
+            // Before the check, so that no end is missed.
+            let ended = self.connection_ended.notified();
+            if is_enough() {
+                return;
+            }
+            ended.await;
         }
-        self.connection_ended.notify_one();
     }
 
     /// A member has ended, which was an open connection or not.
@@ -234,7 +314,7 @@ impl Registry {
         if was_open {
             self.counters.open.fetch_sub(1, Ordering::Relaxed);
         }
-        self.connection_ended.notify_one();
+        self.connection_ended.notify_waiters();
     }
 
     /// Sets the task of a registered connection; does nothing if the connection has ended.
@@ -273,6 +353,15 @@ impl Registry {
     /// Lets idle connections release memory.
     pub(crate) fn sweep(&self) {
         self.sockets().iter().for_each(|socket| socket.release_if_idle());
+    }
+}
+
+/// Releases memory of idle connections.
+async fn sweep(registry: Weak<Registry>) {
+    loop {
+        sleep(SWEEP_INTERVAL).await;
+        let Some(registry) = registry.upgrade() else { return };
+        registry.sweep();
     }
 }
 

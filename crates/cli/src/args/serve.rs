@@ -207,7 +207,7 @@ pub(crate) struct Compression {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits of connections and requests")]
 pub(crate) struct HttpLimits {
-    /// Connections at once on each address; further ones wait to be accepted. 100000 by default, or as many as the limit on open
+    /// Connections at once, on all addresses together; further ones wait to be accepted. 100000 by default, or as many as the limit on open
     /// files allows
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) max_connections: Option<usize>,
@@ -219,8 +219,8 @@ pub(crate) struct HttpLimits {
     /// May be repeated
     #[arg(long, value_name = "NETWORK", value_parser = value::network)]
     pub(crate) proxy_protocol_from: Vec<IpNet>,
-    /// Memory that all clients of an address together may make the server hold; near it they are read from more slowly, at it the
-    /// largest holders are disconnected. A quarter of the memory of the machine or container by default
+    /// Memory that all clients together may make the server hold; near it they are read from more slowly, at it the largest holders are
+    /// disconnected. A quarter of the memory of the machine or container by default. With --admin an eighth, 32M at most, is for that address
     #[arg(long, value_name = "BYTES", value_parser = value::memory)]
     pub(crate) max_memory: Option<usize>,
     /// Connections at once in the TLS handshake or their first request head; further ones wait

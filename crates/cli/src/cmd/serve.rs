@@ -49,7 +49,8 @@ pub(crate) fn run(args: &Serve) -> Exit {
     }
     let log = log::init(args.log, args.log_level);
     descriptors::raise_limit();
-    if let (Some(max), Some(allowed)) = (args.http.max_connections, descriptors::connections_allowed())
+    if let (Some(max), Some(allowed)) =
+        (args.http.max_connections, descriptors::connections_allowed(args.dir.is_some()))
         && max > allowed
     {
         warn!(allowed, "the limit on open files allows fewer connections than --max-connections");
@@ -103,6 +104,14 @@ fn unusable(reason: String) -> Failure {
     Failure(Exit::Usage, reason)
 }
 
+/// The most memory for connections to `--admin`, in bytes.
+const ADMIN_MEMORY_MAX: usize = 32 << 20;
+
+/// The part of a limit of memory that connections to `--admin` have for themselves, in bytes.
+fn admin_share(limit: usize) -> usize {
+    (limit / 8).min(ADMIN_MEMORY_MAX)
+}
+
 async fn serve(args: &Serve) -> Result<(), Failure> {
     let mut config = args.config();
     config.tap = recording::start(&args.record, Side::Server).map_err(unusable)?;
@@ -116,37 +125,36 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
     };
     let routes = Arc::new(Routes::new(args, hub.clone()).map_err(unusable)?);
     let reserve = Reserve::default();
+    // The limits are those of all addresses together.
+    let handle = ServerHandle::new();
     let mut servers = Vec::new();
     let mut listening = Vec::new();
     let (sockets, addresses): (Vec<_>, Vec<_>) =
         args.addresses().into_iter().partition(|address| address.starts_with("unix:"));
     for address in addresses {
-        let (server, address) = server_at(&address, &config, &reserve).await?;
+        let (server, address) = server_at(&address, &reserve).await?;
         listening.push((false, address));
         servers.push(server);
     }
     if args.tls {
         let tls = connector::server_tls(args.cert.as_deref(), args.key.as_deref()).map_err(unusable)?;
         for address in &args.tls_listen {
-            let (server, address) = server_at(address, &config, &reserve).await?;
+            let (server, address) = server_at(address, &reserve).await?;
             listening.push((true, address));
             servers.push(server.tls(tls.clone()));
         }
     }
-    let mut handles: Vec<ServerHandle> = servers.iter().map(Server::handle).collect();
     #[cfg(not(unix))]
     drop(sockets);
     #[cfg(unix)]
-    let sockets = bind_unix(&sockets, &config, &reserve)?;
-    #[cfg(unix)]
-    handles.extend(sockets.iter().map(|(_, server)| server.handle()));
-    routes.set_servers(handles.clone());
-    tokio::spawn(allocator::return_memory(handles.clone()));
+    let sockets = bind_unix(&sockets, &reserve)?;
+    routes.set_server(handle.clone());
+    tokio::spawn(allocator::return_memory(handle.clone()));
     let (mut admin, mut admin_address) = (None, None);
     if let Some(address) = &args.admin {
         let listener = bind::bind(address).await?;
         admin_address = listener.local_addr().ok();
-        admin = Some(Server::new(reserve.spend(listener)));
+        admin = Some(Server::new(reserve.spend(listener)).config(args.admin_config()));
     }
     let admin_handle = admin.as_ref().map(Server::handle);
     hub::reload_on_hangup(&hub, args).map_err(|error| error.to_string())?;
@@ -178,19 +186,19 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
     for (path, server) in sockets {
         info!(path, "listening");
         let routes = routes.clone();
-        tasks.spawn(server.serve(move |request| {
+        tasks.spawn(server.sharing(&handle).config(config.clone()).serve(move |request| {
             let routes = routes.clone();
             async move { routes.handle(request).await }
         }));
     }
     for server in servers {
         let routes = routes.clone();
-        tasks.spawn(server.serve(move |request| {
+        tasks.spawn(server.sharing(&handle).config(config.clone()).serve(move |request| {
             let routes = routes.clone();
             async move { routes.handle(request).await }
         }));
     }
-    Serving { tasks, handles, hub, grace: args.grace }.until_end(signals).await?;
+    Serving { tasks, handle, hub, grace: args.grace }.until_end(signals).await?;
     // Last, so that the shutdown can be observed.
     if let (Some(handle), Some(task)) = (admin_handle, admin_task) {
         handle.abort();
@@ -207,7 +215,7 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
 /// What is served.
 struct Serving {
     tasks: JoinSet<io::Result<()>>,
-    handles: Vec<ServerHandle>,
+    handle: ServerHandle,
     hub: Hub,
     grace: Duration,
 }
@@ -229,7 +237,7 @@ impl Serving {
             _ = signals.recv() => {}
         }
         warn!("disconnecting the remaining clients");
-        self.handles.iter().for_each(ServerHandle::abort);
+        self.handle.abort();
         let ended = self.served().await;
         self.hub.shut_down(HUB_GRACE_MIN).await;
         ended
@@ -237,11 +245,11 @@ impl Serving {
 
     async fn shut_down(&mut self) -> Result<(), String> {
         let begin = Instant::now();
-        self.handles.iter().for_each(ServerHandle::stop_accepting);
+        self.handle.stop_accepting();
         // The hub shuts down before the servers, which would close its connections with a code that does not make
         // clients reconnect elsewhere.
         let _ = tokio::time::timeout(HUB_GRACE, self.hub.shut_down(self.grace)).await;
-        self.handles.iter().for_each(ServerHandle::shut_down);
+        self.handle.shut_down();
         let ended = self.served().await;
         self.hub.shut_down(self.grace.saturating_sub(begin.elapsed()).max(HUB_GRACE_MIN)).await;
         ended
@@ -259,12 +267,11 @@ impl Serving {
 /// A server at an address, and the one that it has got.
 async fn server_at(
     address: &str,
-    config: &ServerConfig,
     reserve: &Reserve,
 ) -> Result<(Server<SharingListener<TcpListener>>, SocketAddr), String> {
     let listener = bind::bind(address).await?;
     let address = listener.local_addr().map_err(|error| error.to_string())?;
-    Ok((Server::new(reserve.spare(listener)).config(config.clone()), address))
+    Ok((Server::new(reserve.spare(listener)), address))
 }
 
 /// A server at the path of a Unix socket.
@@ -273,15 +280,11 @@ type UnixServer = (String, Server<SharingListener<bind::UnixSocket>>);
 
 /// Binds Unix sockets, which are given as `unix:PATH`.
 #[cfg(unix)]
-fn bind_unix(
-    sockets: &[String],
-    config: &ServerConfig,
-    reserve: &Reserve,
-) -> Result<Vec<UnixServer>, String> {
+fn bind_unix(sockets: &[String], reserve: &Reserve) -> Result<Vec<UnixServer>, String> {
     let paths = sockets.iter().filter_map(|socket| socket.strip_prefix("unix:"));
     let bound = paths.map(|path| {
         let socket = bind::UnixSocket::bind(&format!("unix:{path}"), path)?;
-        Ok((path.to_owned(), Server::new(reserve.spare(socket)).config(config.clone())))
+        Ok((path.to_owned(), Server::new(reserve.spare(socket))))
     });
     bound.collect()
 }
@@ -297,6 +300,13 @@ impl Serve {
         self.channels.demo || (self.channels.hub.is_none() && self.dir.is_none())
     }
 
+    /// The configuration of `--admin`, whose limits are its own: it answers while clients have exhausted theirs.
+    fn admin_config(&self) -> ServerConfig {
+        let defaults = ServerConfig::default();
+        let max = self.http.max_memory.unwrap_or(defaults.memory_max);
+        ServerConfig { memory_max: admin_share(max - allocator::reserve(max)), ..defaults }
+    }
+
     /// The configuration that the arguments choose.
     pub(crate) fn config(&self) -> ServerConfig {
         let mut config = ServerConfig::default();
@@ -306,7 +316,7 @@ impl Serve {
         if let Some(max) = http.max_connections {
             config.connections_max = max;
         }
-        if let Some(allowed) = descriptors::connections_allowed() {
+        if let Some(allowed) = descriptors::connections_allowed(self.dir.is_some()) {
             // Further ones wait in the kernel's queue.
             config.connections_max = config.connections_max.min(allowed);
         }
@@ -316,6 +326,9 @@ impl Serve {
             config.memory_max = memory_max;
         }
         config.memory_max -= allocator::reserve(config.memory_max);
+        if self.admin.is_some() {
+            config.memory_max -= admin_share(config.memory_max);
+        }
         config.handshake_timeout = http.handshake_timeout;
         config.keep_alive_timeout = http.keep_alive;
         config.tcp_keepalive = Some(http.tcp_keepalive);

@@ -6,19 +6,30 @@ use std::future::{Ready, ready};
 use std::io::{self, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::StatusCode;
-use http::header::{CONTENT_TYPE, ETAG, HeaderValue, IF_RANGE, LOCATION, RANGE, X_CONTENT_TYPE_OPTIONS};
+use http::header::{
+    CONTENT_TYPE, ETAG, HeaderValue, IF_RANGE, LOCATION, RANGE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
+};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeek, ReadBuf, Take};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 use tower_http::services::ServeDir;
 use tower_http::services::fs::{Backend, DefaultServeDirFallback, File};
 use tower_service::Service;
 use wireloom::tower::ServiceHandler;
 use wireloom::{Body, Handler as _, Request, Response};
 
+use crate::descriptors;
+
 /// RFC 8615: names below it are made to be found.
 const WELL_KNOWN: &str = ".well-known";
+
+/// How long a request waits until another file is closed, if all are open that may be.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The files of a directory.
 pub(super) struct Files(ServiceHandler<Typed>);
@@ -29,7 +40,7 @@ impl Files {
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         let root = dir.canonicalize()?;
         std::fs::read_dir(&root)?;
-        let files = ServeDir::with_backend(&root, Confined { root: root.clone() });
+        let files = ServeDir::with_backend(&root, Confined::new(root.clone()));
         // RFC 9110 §14.2: a server may ignore Range.
         Ok(Self(wireloom::tower::handler(Typed(files.ignore_multi_range_requests(true)))))
     }
@@ -43,9 +54,15 @@ impl Files {
 #[derive(Clone, Debug)]
 struct Confined {
     root: PathBuf,
+    /// Permits for open files.
+    permits: Arc<Semaphore>,
 }
 
 impl Confined {
+    fn new(root: PathBuf) -> Self {
+        Self { root, permits: Arc::new(Semaphore::new(descriptors::files_allowed())) }
+    }
+
     /// The path without links.
     ///
     /// # Errors
@@ -84,6 +101,7 @@ type Resolving<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
 struct Opened {
     file: Take<tokio::fs::File>,
     metadata: std::fs::Metadata,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl AsyncRead for Opened {
@@ -125,11 +143,13 @@ impl Backend for Confined {
     type MetadataFuture = Resolving<Self::Metadata>;
 
     fn open(&self, path: PathBuf) -> Self::OpenFuture {
-        let resolving = self.clone().resolve(path);
+        let (permit, resolving) = (self.permits.clone().acquire_owned(), self.clone().resolve(path));
         Box::pin(async move {
-            let file = tokio::fs::File::open(resolving.await?).await?;
+            let path = resolving.await?;
+            let permit = timeout(OPEN_TIMEOUT, permit).await?.map_err(io::Error::other)?;
+            let file = tokio::fs::File::open(path).await?;
             let metadata = file.metadata().await?;
-            Ok(Opened { file: file.take(metadata.len()), metadata })
+            Ok(Opened { file: file.take(metadata.len()), metadata, _permit: permit })
         })
     }
 
@@ -186,7 +206,13 @@ impl Service<http::Request<Body>> for Typed {
                 (whole, response.status())
                 && response.headers().get(ETAG) != Some(&tag)
             {
+                drop(response);
                 response = whole.await?;
+            }
+            // All files that may be open are, or the file system fails.
+            if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             let headers = response.headers_mut();
             headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -3,8 +3,6 @@
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering;
 
-use wireloom::MemoryStats;
-use wireloom::server::ServerStats;
 use wireloom_hub::HubStats;
 use wireloom_hub::engine::EngineHealth;
 
@@ -132,41 +130,38 @@ fn engine(page: &mut Page, health: &EngineHealth) {
 }
 
 fn server(page: &mut Page, routes: &Routes) {
-    let stats: Vec<ServerStats> =
-        routes.servers.get().into_iter().flatten().map(wireloom::ServerHandle::stats).collect();
-    let total = |figure: fn(&ServerStats) -> u64| stats.iter().map(figure).sum::<u64>();
-    let open = |figure: fn(&ServerStats) -> usize| stats.iter().map(figure).sum::<usize>();
-    page.counter("connections_accepted_total", "Connections accepted.", total(|s| s.connections_accepted));
+    let stats = routes.server.get().map(wireloom::ServerHandle::stats).unwrap_or_default();
+    page.counter("connections_accepted_total", "Connections accepted.", stats.connections_accepted);
     page.counter(
         "connections_refused_total",
         "Connections closed before their first request: too many from one address, or in handshakes.",
-        total(|s| s.connections_refused),
+        stats.connections_refused,
     );
-    page.gauge("connections_open", "Open connections.", open(|s| s.connections_open));
-    page.counter("tls_failed_total", "TLS handshakes that failed or timed out.", total(|s| s.tls_failed));
-    page.counter("http2_connections_total", "Connections that used HTTP/2.", total(|s| s.http2_connections));
-    page.counter("requests_total", "Requests, WebSocket handshakes included.", total(|s| s.requests));
+    page.gauge("connections_open", "Open connections.", stats.connections_open);
+    page.counter("tls_failed_total", "TLS handshakes that failed or timed out.", stats.tls_failed);
+    page.counter("http2_connections_total", "Connections that used HTTP/2.", stats.http2_connections);
+    page.counter("requests_total", "Requests, WebSocket handshakes included.", stats.requests);
     page.begin("wireloom_responses_total", "counter", "Responses by status code.");
     for (status, count) in routes.figures.responses() {
         page.sample("wireloom_responses_total", &format!("{{code=\"{status}\"}}"), count);
     }
-    page.counter("websockets_opened_total", "WebSockets opened.", total(|s| s.websockets_opened));
-    page.gauge("websockets_open", "Open WebSockets.", open(|s| s.websockets_open));
-    page.counter("handler_panics_total", "Handlers that panicked.", total(|s| s.handlers_panicked));
+    page.counter("websockets_opened_total", "WebSockets opened.", stats.websockets_opened);
+    page.gauge("websockets_open", "Open WebSockets.", stats.websockets_open);
+    page.counter("handler_panics_total", "Handlers that panicked.", stats.handlers_panicked);
     page.counter(
         "slow_messages_dropped_total",
         "Messages dropped because the client is slow.",
-        total(|s| s.slow_messages_dropped),
+        stats.slow_messages_dropped,
     );
     page.counter(
         "slow_clients_disconnected_total",
         "WebSockets disconnected because the client is slow.",
-        total(|s| s.slow_peers_disconnected),
+        stats.slow_peers_disconnected,
     );
     page.counter(
         "accept_failures_total",
         "Times that connections could not be accepted, mostly because no file descriptor was free, until one was.",
-        total(|s| s.accept_failed),
+        stats.accept_failed,
     );
     page.counter(
         "log_lines_dropped_total",
@@ -175,32 +170,29 @@ fn server(page: &mut Page, routes: &Routes) {
     );
 }
 
-/// The memory that clients make the server hold; each address has a limit of its own.
+/// The memory that clients make the server hold.
 fn memory(page: &mut Page, routes: &Routes) {
-    let handles = routes.servers.get().into_iter().flatten();
-    let stats: Vec<_> = handles.map(|handle| handle.stats().memory).collect();
-    let total = |figure: fn(&MemoryStats) -> usize| stats.iter().map(figure).sum::<usize>();
+    let stats = routes.server.get().map(|server| server.stats().memory).unwrap_or_default();
     page.gauge(
         "memory_max_bytes",
         "The limit on memory held for clients: --max-memory without what the allocator and threads keep.",
-        total(|m| m.max),
+        stats.max,
     );
     page.begin("wireloom_memory_bytes", "gauge", "Memory held for clients, by use.");
     for (kind, value) in [
-        ("connections", total(|m| m.connections)),
-        ("read_buffers", total(|m| m.read_buffers)),
-        ("assemblies", total(|m| m.assemblies)),
-        ("inflated", total(|m| m.inflated)),
-        ("send_queues", total(|m| m.send_queues)),
-        ("heads", total(|m| m.heads)),
-        ("bodies", total(|m| m.bodies)),
-        ("http2_windows", total(|m| m.http2_windows)),
+        ("connections", stats.connections),
+        ("read_buffers", stats.read_buffers),
+        ("assemblies", stats.assemblies),
+        ("inflated", stats.inflated),
+        ("send_queues", stats.send_queues),
+        ("heads", stats.heads),
+        ("bodies", stats.bodies),
+        ("http2_windows", stats.http2_windows),
     ] {
         page.sample("wireloom_memory_bytes", &format!("{{use=\"{kind}\"}}"), value);
     }
-    let count = |figure: fn(&MemoryStats) -> u64| stats.iter().map(figure).sum();
-    page.counter("memory_refused_total", "Times that memory was refused at the limit.", count(|m| m.refused));
-    page.counter("memory_evicted_total", "Connections closed to free memory.", count(|m| m.evicted));
+    page.counter("memory_refused_total", "Times that memory was refused at the limit.", stats.refused);
+    page.counter("memory_evicted_total", "Connections closed to free memory.", stats.evicted);
 }
 
 fn websockets(page: &mut Page, routes: &Routes) {

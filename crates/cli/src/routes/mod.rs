@@ -48,7 +48,7 @@ pub(crate) struct Routes {
     figures: Arc<Figures>,
     hub: Hub,
     sink_counters: Arc<SinkCounters>,
-    servers: OnceLock<Vec<ServerHandle>>,
+    server: OnceLock<ServerHandle>,
     /// In seconds since 1970.
     start_time: u64,
 }
@@ -84,14 +84,14 @@ impl Routes {
             figures: Arc::new(Figures::new()),
             hub,
             sink_counters: Arc::default(),
-            servers: OnceLock::new(),
+            server: OnceLock::new(),
             start_time: start_time.map_or(0, |since| since.as_secs()),
         })
     }
 
-    /// Sets the servers whose figures `/metrics` includes.
-    pub(crate) fn set_servers(&self, servers: Vec<ServerHandle>) {
-        let _ = self.servers.set(servers);
+    /// Sets the server whose figures `/metrics` includes.
+    pub(crate) fn set_server(&self, server: ServerHandle) {
+        let _ = self.server.set(server);
     }
 
     /// Answers a request, counts it and logs it.

@@ -51,6 +51,15 @@ impl Server {
         Self::spawn(command, args).await
     }
 
+    /// Starts a server that may open 100 files, 60 of which are open already: fewer are free than connections are allowed.
+    #[cfg(unix)]
+    pub(crate) async fn start_with_few_files(args: &[&str]) -> Self {
+        let mut command = Command::new("bash");
+        let open = "for file in {20..79}; do eval \"exec $file</dev/null\"; done";
+        command.args(["-c", &format!("ulimit -n 100; {open}; exec \"$0\" \"$@\""), WIRELOOM]);
+        Self::spawn(command, args).await
+    }
+
     /// Starts a server that may write files of this many KiB: a write beyond that fails.
     #[cfg(unix)]
     pub(crate) async fn start_with_file_len_max(kib: u32, args: &[&str]) -> Self {

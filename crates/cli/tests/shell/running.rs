@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use wireloom::{ClientTls, Connector};
 
@@ -79,17 +81,16 @@ async fn clients_are_disconnected_after_the_grace_period() {
     assert!(started.elapsed() >= Duration::from_millis(500), "{:?}", started.elapsed());
 }
 
-// Three addresses may have more connections together than the process may open files.
 #[cfg(unix)]
 #[tokio::test]
 async fn without_file_descriptors_the_log_says_so_and_the_metrics_answer() {
     let listen = ["--listen", "127.0.0.1:0"].repeat(3);
     // The clients are silent.
     let args = [&listen[..], &["--admin", "127.0.0.1:0", "--handshake-timeout", "1h"]].concat();
-    let mut server = Server::start_with_files_max(100, &args).await;
+    let mut server = Server::start_with_few_files(&args).await;
     let mut clients = Vec::new();
     for address in &server.addresses[..3] {
-        for _ in 0..36 {
+        for _ in 0..12 {
             clients.push(tokio::net::TcpStream::connect(address).await.unwrap());
         }
     }
@@ -130,11 +131,10 @@ async fn only_connections_that_wait_for_a_file_descriptor_count_as_failures() {
     const MAX: usize = 100;
     let folder = folder("descriptors");
     let path = folder.join("socket");
-    // Each address may have 36 connections.
     let listen = ["--listen", "127.0.0.1:0"].repeat(3);
     let unix = format!("--listen=unix:{}", path.to_str().unwrap());
     let args = [&listen[..], &[&*unix, "--admin", "127.0.0.1:0", "--handshake-timeout", "1h"]].concat();
-    let mut server = Server::start_with_files_max(MAX as u32, &args).await;
+    let mut server = Server::start_with_few_files(&args).await;
     let opened = async |before: usize| {
         while server.open_files() == before {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -366,4 +366,19 @@ async fn a_signal_ends_it_while_it_waits_for_its_broker() {
     let ended = timeout(DEADLINE, child.wait_with_output()).await.expect("it ends").unwrap();
     assert_eq!(ended.status.code(), Some(143), "{ended:?}");
     assert_eq!(String::from_utf8_lossy(&ended.stderr), "wireloom: interrupted before it listened\n");
+}
+
+// The process has one limit of each kind, however many addresses it listens on; `--admin` keeps its part of the memory.
+#[tokio::test]
+async fn limits_are_those_of_all_addresses_together() {
+    let listen = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let limits = ["--tls", "--max-per-address", "1", "--max-memory", "64M"];
+    let server = Server::start(&[&listen[..], &limits].concat()).await;
+    let _only = wireloom::connect(&server.url("/echo")).await.unwrap();
+    let mut refused = TcpStream::connect(&server.addresses[1]).await.unwrap();
+    assert_eq!(refused.read(&mut [0]).await.unwrap(), 0, "the address has its connection");
+    let metrics = server.get_from(3, "/metrics").await;
+    for line in ["memory_max_bytes 44040192", "connections_refused_total 1", "connections_open 1"] {
+        assert!(metrics.contains(&format!("\nwireloom_{line}\n")), "{line}: {metrics}");
+    }
 }

@@ -23,15 +23,15 @@ mod unsent;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::Semaphore;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::JoinHandle;
 #[cfg(feature = "tracing")]
 use tracing::Instrument as _;
 
@@ -42,7 +42,7 @@ pub use listener::{Listener, bind};
 
 use crate::http::{IntoResponse, Origin, Request, Response, Running};
 use crate::memory::MemoryStats;
-use crate::registry::{self, Phase, Registry};
+use crate::registry::{Phase, Registry};
 #[cfg(feature = "tls")]
 use crate::transport::tls::ServerTls;
 use crate::transport::{Io, Transport};
@@ -149,8 +149,29 @@ impl<L: Listener> Server<L> {
     /// Sets the configuration.
     #[must_use]
     pub fn config(mut self, config: ServerConfig) -> Self {
-        self.registry.limit_memory(config.memory_max);
         self.config = Arc::new(config);
+        self
+    }
+
+    /// Shares everything that a handle names, as if they were one server with several listeners: limits, memory, statistics and the
+    /// shutdown. Dropping the future of [`serve`](Self::serve) aborts the connections only if it is the last of them. All of them run in one
+    /// runtime. Where their configurations differ, `memory_max` is that of the last one that began to serve, `handshakes_max` that of the first.
+    ///
+    /// ```no_run
+    /// use wireloom::{Request, Response, Server, ServerHandle};
+    ///
+    /// # async fn example() -> std::io::Result<()> {
+    /// let handle = ServerHandle::new();
+    /// let public = Server::bind("[::]:80").await?.sharing(&handle);
+    /// let local = Server::bind("127.0.0.1:8080").await?.sharing(&handle);
+    /// let answer = |_: Request| async { Response::text(200, "hello\n") };
+    /// let served = tokio::try_join!(public.serve(answer), local.serve(answer));
+    /// # served.map(drop)
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn sharing(mut self, handle: &ServerHandle) -> Self {
+        self.registry = handle.registry.clone();
         self
     }
 
@@ -185,14 +206,13 @@ impl<L: Listener> Server<L> {
         }
         #[cfg(feature = "tls")]
         let tls = self.tls;
-        let _connections = AbortOnDrop::new(
-            &registry,
-            #[cfg(feature = "tls")]
-            tls.clone(),
-        );
+        registry.limit_memory(config.memory_max);
+        let _serving = registry.serve();
+        #[cfg(feature = "tls")]
+        let _reloading = tls.clone().map(|tls| AbortOnDrop(tokio::spawn(reload(tls))));
         let state = Arc::new(ServerState {
             handler: Arc::new(handler),
-            handshakes: Arc::new(Semaphore::new(config.handshakes_max.min(Semaphore::MAX_PERMITS))),
+            handshakes: registry.handshakes(config.handshakes_max),
             #[cfg(feature = "tls")]
             tls,
         });
@@ -202,10 +222,7 @@ impl<L: Listener> Server<L> {
         let mut left_in_row = 0;
         loop {
             // Beyond the limit, connections wait in the kernel's queue.
-            let accepting = async {
-                registry.wait_below(config.connections_max).await;
-                listener.accept().await
-            };
+            let accepting = registry.accept_below(config.connections_max, listener.accept());
             let (transport, peer) = match until(&registry, Phase::NotAccepting, accepting).await {
                 Some(Ok(accepted)) => accepted,
                 Some(Err(error)) if is_of_client(&error) && left_in_row < LEFT_IN_ROW_MAX => {
@@ -279,11 +296,7 @@ impl<L: Listener> Server<L> {
 pub async fn serve_connection(transport: impl Transport, handler: impl Handler) {
     let (config, registry) = (Arc::new(ServerConfig::default()), Registry::new());
     let Some(registration) = registry.admit(NO_ADDRESS.ip(), None) else { return };
-    let _background = AbortOnDrop::new(
-        &registry,
-        #[cfg(feature = "tls")]
-        None,
-    );
+    let _serving = registry.serve();
     let origin = Arc::new(Origin {
         peer: NO_ADDRESS,
         tls: None,
@@ -385,45 +398,23 @@ fn spawn(
     tokio::spawn(task)
 }
 
-/// Aborts all connections of a server when its future ends or is dropped.
-struct AbortOnDrop {
-    registry: Arc<Registry>,
-    background: [AbortHandle; 3],
-}
+/// Aborts a task.
+#[cfg(feature = "tls")]
+struct AbortOnDrop(JoinHandle<()>);
 
-impl AbortOnDrop {
-    /// Starts the tasks that serve all connections.
-    fn new(registry: &Arc<Registry>, #[cfg(feature = "tls")] tls: Option<ServerTls>) -> Self {
-        let sweeping = sweep(
-            Arc::downgrade(registry),
-            #[cfg(feature = "tls")]
-            tls,
-        );
-        let memory = registry.memory.clone();
-        let scheduling = async move { memory.scheduler().run().await };
-        let watching = registry.memory.clone().watch();
-        let background = [tokio::spawn(sweeping), tokio::spawn(watching), tokio::spawn(scheduling)];
-        Self { registry: registry.clone(), background: background.map(|task| task.abort_handle()) }
-    }
-}
-
+#[cfg(feature = "tls")]
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.background.iter().for_each(AbortHandle::abort);
-        self.registry.abort();
+        self.0.abort();
     }
 }
 
-/// Releases memory of idle connections, and reloads certificates.
-async fn sweep(registry: Weak<Registry>, #[cfg(feature = "tls")] tls: Option<ServerTls>) {
+/// Reloads certificates that have changed.
+#[cfg(feature = "tls")]
+async fn reload(tls: ServerTls) {
     loop {
-        tokio::time::sleep(registry::SWEEP_INTERVAL).await;
-        let Some(registry) = registry.upgrade() else { return };
-        registry.sweep();
-        #[cfg(feature = "tls")]
-        if let Some(tls) = &tls {
-            tls.reload_and_log();
-        }
+        tokio::time::sleep(RELOAD_INTERVAL).await;
+        tls.reload_and_log();
     }
 }
 
@@ -464,6 +455,10 @@ impl Options {
         }
     }
 }
+
+/// How often certificates are checked for changes.
+#[cfg(feature = "tls")]
+const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a listener that has failed is left alone.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
@@ -523,13 +518,24 @@ fn is_temporary(error: &io::Error) -> bool {
     !matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::NotConnected)
 }
 
-/// Shuts a server down, and reports its statistics.
+/// Shuts a server down, and reports its statistics: those of all servers that [share](Server::sharing) it.
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
     registry: Arc<Registry>,
 }
 
+impl Default for ServerHandle {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl ServerHandle {
+    /// A handle for servers that [share](Server::sharing) it.
+    pub fn new() -> Self {
+        Self { registry: Registry::new() }
+    }
+
     /// Stops accepting, as the first step of a shutdown. Open connections are served: over HTTP/1.1 up to their next response, over HTTP/2
     /// up to the last open stream, with GOAWAY. [`Server::serve`] returns when all have ended.
     pub fn stop_accepting(&self) {

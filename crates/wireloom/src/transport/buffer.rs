@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Vector kernels and the kernel's copy are fastest on cache-line boundaries.
 const ALIGN: usize = 64;
@@ -20,9 +21,10 @@ const LEN_LONG: usize = 1 << 20;
 /// The maximum length of a read in bytes while the process has [`LARGE_MAX`] large buffers.
 pub(crate) const LEN_SMALL: usize = 16 << 10;
 
-/// The maximum number of large buffers in a process; further buffers are small. Fewer beside a [small limit](limit_memory). A long one
+/// The maximum number of large buffers in a process; further buffers are small. Fewer beside a small [`MemoryLimit`]. A long one
 /// counts by its length.
-static LARGE_MAX: AtomicUsize = AtomicUsize::new(64);
+static LARGE_MAX: AtomicUsize = AtomicUsize::new(LARGE_MAX_DEFAULT);
+const LARGE_MAX_DEFAULT: usize = 64;
 
 /// Large buffers that a thread keeps.
 const POOLED_MAX: usize = 4;
@@ -46,11 +48,33 @@ impl Drop for Pool {
     }
 }
 
-/// A server of this process has this limit of memory, in bytes: read buffers, and memory that threads keep, may take a sixteenth of
-/// it each.
-pub(crate) fn limit_memory(max: usize) {
-    LARGE_MAX.fetch_min(max / 16 / LEN, Ordering::Relaxed);
-    LONG_MEMORY.max.fetch_min(max / 16, Ordering::Relaxed);
+/// The limits of memory of the servers in this process together, in bytes.
+static LIMITS: Mutex<usize> = Mutex::new(0);
+
+/// The limit of memory of a server, in bytes, until this is dropped. Read buffers, and memory that threads keep, may take a sixteenth of
+/// all limits each.
+#[derive(Debug)]
+pub(crate) struct MemoryLimit(usize);
+
+impl MemoryLimit {
+    pub(crate) fn new(max: usize) -> Self {
+        change_limits(|limits| limits.saturating_add(max));
+        Self(max)
+    }
+}
+
+impl Drop for MemoryLimit {
+    fn drop(&mut self) {
+        change_limits(|limits| limits.saturating_sub(self.0));
+    }
+}
+
+fn change_limits(change: impl FnOnce(usize) -> usize) {
+    let mut limits = LIMITS.lock().unwrap_or_else(PoisonError::into_inner);
+    *limits = change(*limits);
+    let max = if *limits == 0 { usize::MAX } else { *limits / 16 };
+    LARGE_MAX.store(LARGE_MAX_DEFAULT.min(max / LEN), Ordering::Relaxed);
+    LONG_MEMORY.max.store(LONG_MEMORY_MAX.min(max), Ordering::Relaxed);
 }
 
 /// The number of large buffers that exist in the process.
@@ -248,15 +272,17 @@ impl Drop for Buffer {
 /// Memory for assembling long messages that threads keep for connections, in bytes. No connection is charged for it.
 struct LongMemory {
     len: AtomicUsize,
-    /// Less beside a [small limit](limit_memory).
+    /// Less beside a small [`MemoryLimit`].
     max: AtomicUsize,
 }
 
 impl LongMemory {
     const fn new() -> Self {
-        Self { len: AtomicUsize::new(0), max: AtomicUsize::new(16 << 20) }
+        Self { len: AtomicUsize::new(0), max: AtomicUsize::new(LONG_MEMORY_MAX) }
     }
 }
+
+const LONG_MEMORY_MAX: usize = 16 << 20;
 
 /// Of all threads of this process.
 static LONG_MEMORY: LongMemory = LongMemory::new();

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use wireloom::server::Listener;
 use wireloom::{Request, Response, Server, ServerConfig};
@@ -241,4 +242,70 @@ fn silent_clients_of_any_transport_hold_up_no_other() {
             reported.recv_timeout(std::time::Duration::from_secs(60)).expect("no answer in a minute");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     }
+}
+
+// Limits are those of the process, however many listeners it has.
+#[tokio::test]
+async fn servers_that_share_a_handle_share_limits_statistics_and_shutdown() {
+    let config = ServerConfig {
+        connections_max: 2,
+        connections_per_address_max: Some(1),
+        memory_max: 1 << 20,
+        ..ServerConfig::default()
+    };
+    let first = Server::bind("127.0.0.1:0").await.unwrap().config(config.clone());
+    let handle = first.handle();
+    let second = Server::bind("127.0.0.1:0").await.unwrap().sharing(&handle).config(config);
+    let addresses = [first.local_addr().unwrap(), second.local_addr().unwrap()];
+    let mut serving = [first, second].map(|server| tokio::spawn(server.serve(tell_peer)));
+
+    // One address has one connection, by whichever listener.
+    let held = TcpStream::connect(addresses[0]).await.unwrap();
+    wait_for(|| handle.stats().connections_open == 1).await;
+    let mut refused = TcpStream::connect(addresses[1]).await.unwrap();
+    assert_eq!(refused.read(&mut [0]).await.unwrap(), 0);
+    let stats = handle.stats();
+    assert_eq!((stats.connections_accepted, stats.connections_refused, stats.memory.max), (2, 1, 1 << 20));
+
+    // A server that is dropped leaves the others their connections.
+    serving[1].abort();
+    assert!((&mut serving[1]).await.unwrap_err().is_cancelled());
+    assert!(get(held).await.starts_with("HTTP/1.1 200 "));
+    handle.shut_down();
+    (&mut serving[0]).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn servers_that_share_a_handle_accept_one_connection_where_one_is_allowed() {
+    let config = ServerConfig { connections_max: 1, ..ServerConfig::default() };
+    let first = Server::bind("127.0.0.1:0").await.unwrap().config(config.clone());
+    let handle = first.handle();
+    let second = Server::bind("127.0.0.1:0").await.unwrap().config(config).sharing(&handle);
+    let addresses = [first.local_addr().unwrap(), second.local_addr().unwrap()];
+    let _serving = [first, second].map(|server| tokio::spawn(server.serve(tell_peer)));
+    // Both listeners wait for a connection when one takes the place.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    for (taken, other) in [(0, 1), (1, 0)] {
+        let held = TcpStream::connect(addresses[taken]).await.unwrap();
+        wait_for(|| handle.stats().connections_open == 1).await;
+        let mut waiting = TcpStream::connect(addresses[other]).await.unwrap();
+        waiting.write_all(GET).await.unwrap();
+        let accepted = handle.stats().connections_accepted;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(handle.stats().connections_accepted, accepted, "it waits in the queue of the kernel");
+        drop(held);
+        let mut answer = String::new();
+        waiting.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        wait_for(|| handle.stats().connections_open == 0).await;
+    }
+}
+
+async fn wait_for(mut is_reached: impl FnMut() -> bool) {
+    let reached = async {
+        while !is_reached() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), reached).await.expect("it is reached");
 }
