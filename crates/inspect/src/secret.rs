@@ -1,7 +1,7 @@
 //! Secrets in heads: which fields and parameters contain them. A masked value keeps its length, so that offsets do not
 //! change.
 
-use crate::entry::{Entry, Payload};
+use crate::entry::{Entry, Payload, Protocol};
 
 /// Parts of the names of fields and parameters whose values are secret.
 const NAMES: [&str; 12] = [
@@ -59,15 +59,79 @@ pub fn mask_target(target: &mut [u8]) {
     }
 }
 
-/// Masks the value of a field, if it is a secret.
-pub(crate) fn mask_field(name: &[u8], value: &mut [u8]) {
+/// Whether the value of a header field with this name is a target of a request, or a URL.
+pub fn is_target_field(name: &[u8]) -> bool {
+    const TARGETS: [&[u8]; 4] = [b":path", b"referer", b"location", b"content-location"];
+    TARGETS.iter().any(|target| name.eq_ignore_ascii_case(target))
+}
+
+/// Masks the secrets in the value of a header field.
+pub fn mask_field(name: &[u8], value: &mut [u8]) {
     if is_secret_field(name) {
         value.fill(MASK);
-    } else if name == b":path"
-        || name.eq_ignore_ascii_case(b"referer")
-        || name.eq_ignore_ascii_case(b"location")
-    {
+    } else if is_target_field(name) {
         mask_target(value);
+    } else if name.eq_ignore_ascii_case(b"sec-websocket-protocol") {
+        mask_subprotocols(value);
+    }
+}
+
+/// Masks tokens in a list of subprotocols. A page cannot set other fields for a WebSocket, so that some servers take their tokens from
+/// this one: `base64url.bearer.authorization.k8s.io.TOKEN`, or a name and then `TOKEN`.
+fn mask_subprotocols(list: &mut [u8]) {
+    let mut follows_name = false;
+    for item in list.split_mut(|&byte| byte == b',') {
+        let name = item.to_ascii_lowercase();
+        let end_of = |part: &&str| {
+            Some(name.windows(part.len()).position(|found| found == part.as_bytes())? + part.len())
+        };
+        let begin = item.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        // The JSON of a header in base64 begins so (RFC 7519 §3.1).
+        let is_token = follows_name || item[begin..].starts_with(b"eyJ");
+        let end_of_name = NAMES.iter().chain(&["bearer"]).filter_map(end_of).max();
+        // A name alone: the token is the next item.
+        follows_name = !is_token && end_of_name == Some(item.len());
+        match end_of_name {
+            _ if is_token => item[begin..].fill(MASK),
+            Some(end) => item[end..].fill(MASK),
+            None => {}
+        }
+    }
+}
+
+/// Masks the secrets of a head of HTTP/1.1, which may be incomplete or malformed.
+pub(crate) fn mask_head(head: &mut [u8]) {
+    let mut name = Vec::new();
+    let mut is_start = true;
+    for line in head.split_mut(|&byte| byte == b'\n') {
+        let len = line.strip_suffix(b"\r").map_or(line.len(), <[u8]>::len);
+        let line = &mut line[..len];
+        if is_start {
+            // RFC 9112 §2.2: empty lines may precede it.
+            is_start = line.is_empty();
+            mask_target(line);
+        } else if matches!(line.first(), Some(b' ' | b'\t')) {
+            // RFC 9112 §5.2: the value continues.
+            mask_field(&name, &mut line[1..]);
+        } else if let Some(colon) = line.iter().position(|&byte| byte == b':') {
+            name = line[..colon].to_vec();
+            let value = &mut line[colon + 1..];
+            let spaces = value.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+            mask_field(&name, &mut value[spaces..]);
+        }
+    }
+}
+
+/// As [`mask_head`], of bytes that may begin within a head, of which nothing is known then.
+fn mask_unparsed(bytes: &mut [u8]) {
+    let line = bytes.trim_ascii_start().split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let (method, target) = line.split_at(line.iter().position(|&byte| byte == b' ').unwrap_or(line.len()));
+    let is_request = method.iter().all(u8::is_ascii_uppercase)
+        && [&b" /"[..], b" *", b" http"].iter().any(|start| target.starts_with(start));
+    if is_request || line.starts_with(b"HTTP/1.") {
+        mask_head(bytes);
+    } else {
+        bytes.iter_mut().filter(|byte| !matches!(byte, b'\r' | b'\n')).for_each(|byte| *byte = MASK);
     }
 }
 
@@ -81,7 +145,19 @@ fn mask_text(text: &mut String, mask: impl Fn(&mut [u8])) {
 impl Entry {
     /// Masks credentials, cookies and tokens in heads.
     pub fn mask_secrets(&mut self) {
-        let Payload::Fields { start, fields } = &mut self.payload else { return };
+        let (start, fields) = match (&mut self.payload, self.protocol, &*self.kind) {
+            (Payload::Fields { start, fields }, ..) => (start, fields),
+            (_, Protocol::Http1, "body") => return,
+            // A head that could not be read.
+            (Payload::Text(text), Protocol::Http1, _) => return mask_text(text, mask_unparsed),
+            (Payload::Binary(bytes), Protocol::Http1, _) => return mask_unparsed(bytes),
+            // A field block that could not be read.
+            (payload, Protocol::Http2, "HEADERS" | "PUSH_PROMISE" | "CONTINUATION") => {
+                *payload = Payload::None;
+                return;
+            }
+            _ => return,
+        };
         mask_text(start, mask_target);
         for (name, value) in fields {
             mask_field(name, value);
@@ -123,6 +199,38 @@ mod tests {
         let hidden = connect.replace("%7B%22token%22%3A%22abc%22%7D", &"*".repeat(29));
         assert_eq!(masked(connect), hidden);
         assert_eq!(masked("/plain"), "/plain");
+    }
+
+    #[test]
+    fn masks_tokens_in_subprotocols() {
+        for (list, shown) in [
+            ("graphql-ws, chat", "graphql-ws, chat"),
+            (
+                "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.abc, x",
+                "v4.channel.k8s.io, base64url.bearer.authorization***********, x",
+            ),
+            ("access_token, abc", "access_token, ***"),
+            ("mqtt,eyJhbGciOi.J9.c", "mqtt,***************"),
+        ] {
+            let mut value = list.as_bytes().to_vec();
+            mask_field(b"Sec-WebSocket-Protocol", &mut value);
+            assert_eq!(String::from_utf8(value).unwrap(), shown);
+        }
+    }
+
+    #[test]
+    fn masks_heads_that_cannot_be_read() {
+        for (head, shown) in [
+            ("GET /?token=abc", "GET /?token=***"),
+            ("GET / HTTP/1.1\r\nCookie: a", "GET / HTTP/1.1\r\nCookie: *"),
+            ("HTTP/1.1 200\r\nSet-Cookie: a\r\n b", "HTTP/1.1 200\r\nSet-Cookie: *\r\n *"),
+            // It begins within a field.
+            ("er abc\r\nHost: h", "******\r\n*******"),
+        ] {
+            let mut bytes = head.as_bytes().to_vec();
+            mask_unparsed(&mut bytes);
+            assert_eq!(String::from_utf8(bytes).unwrap(), shown);
+        }
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use wireloom_inspect::{Assume, Config, Format, Inspector, read};
+use wireloom_inspect::recording::Recorder;
+use wireloom_inspect::{Assume, Config, Direction, Format, Inspector, read};
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -169,6 +170,52 @@ fn a_head_and_a_body_without_an_end_take_bounded_memory() {
     let (peak_of_head, _) =
         peak(Assume::Detect, LARGE, stream(1, b"GET / HTTP/1.1\r\nX: ".to_vec(), || vec![b'x'; 60_000]));
     assert!(peak_of_head < 8 * MIB, "{peak_of_head}");
+}
+
+/// The most memory that `run` takes, in bytes, while what it returns is kept.
+fn peak_of<T>(run: impl FnOnce() -> T) -> usize {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let before = HELD.load(Relaxed);
+    PEAK.store(before, Relaxed);
+    let _kept = run();
+    PEAK.load(Relaxed) - before
+}
+
+// A server that records must not hold what its clients upload.
+#[test]
+fn a_masked_recording_holds_no_bodies() {
+    let body = vec![b'x'; 2 * MIB];
+    let peak = peak_of(|| {
+        let mut recorder = Recorder::new(std::io::sink(), std::time::Duration::ZERO, true).unwrap();
+        for connection in 0..50 {
+            let mut send = |bytes: &[u8]| {
+                recorder.bytes(std::time::Duration::ZERO, connection, Direction::ToServer, bytes).unwrap();
+            };
+            send(b"POST / HTTP/1.1\r\nContent-Length: 3000000\r\n\r\n");
+            body.chunks(64 << 10).for_each(send);
+        }
+        recorder
+    });
+    assert!(peak < 2 * MIB, "{peak}");
+}
+
+#[test]
+fn requests_without_responses_take_bounded_memory() {
+    let field = format!("X: {}\r\n", "x".repeat(30_000));
+    let websocket = "Connection: Upgrade\r\nUpgrade: websocket\r\n";
+    for request in
+        [format!("GET / HTTP/1.1\r\n{field}\r\n"), format!("GET / HTTP/1.1\r\n{websocket}{field}\r\n")]
+    {
+        let peak = peak_of(|| {
+            let mut inspector = Inspector::new(Config::default());
+            for _ in 0..1000 {
+                let mut entries = Vec::new();
+                inspector.handle_bytes(1, None, Direction::ToServer, request.as_bytes(), &mut entries);
+            }
+            inspector
+        });
+        assert!(peak < MIB, "{peak}");
+    }
 }
 
 #[test]

@@ -18,8 +18,8 @@ Each line shows one frame:
   protocol and type, flags, length of the payload in bytes, and the beginning of the content.
 A line that begins with ! names the rule that the frame breaks, or what is missing in the capture.
 
-Control characters from the capture are escaped. Credentials, cookies and tokens in heads are masked
-unless --show-secrets is given.
+Control characters from the capture are escaped. Credentials, cookies and tokens in heads are
+masked, and field blocks that cannot be read are left out, unless --show-secrets is given.
 
 ",
     exit_codes!(),

@@ -1,7 +1,7 @@
 //! HTTP/1.1 bodies (RFC 9112 §6): of a given length, chunked, or up to the end of the connection.
 
 use crate::entry::{Context, Protocol};
-use crate::limits::{Budget, Content};
+use crate::limits::Content;
 use crate::websocket::text_or_binary;
 
 /// The longest line of a chunk size or a trailer, in bytes.
@@ -16,9 +16,9 @@ pub(super) enum Framing {
     UntilClose,
 }
 
+/// The framing of a body: where its content is, and where it ends.
 #[derive(Debug)]
 pub(super) struct Body {
-    content: Content,
     state: State,
     /// The number of bytes that were not captured; `None` if there are some, and their number is not known.
     missing: Option<u64>,
@@ -39,25 +39,26 @@ enum State {
 
 impl Body {
     /// The body with this framing, if there is one.
-    pub(super) fn of(framing: Framing, budget: &Budget) -> Option<Box<Self>> {
+    pub(super) fn of(framing: Framing) -> Option<Self> {
         let state = match framing {
             Framing::None => return None,
             Framing::Length(len) => State::Bytes(len),
             Framing::Chunked => State::ChunkSize,
             Framing::UntilClose => State::UntilClose,
         };
-        Some(Box::new(Self { content: Content::new(budget), state, missing: Some(0), error: None }))
+        Some(Self { state, missing: Some(0), error: None })
     }
 
-    /// Handles the bytes of the body at the front of `bytes`; returns their number, and whether the body has ended.
-    pub(super) fn handle(&mut self, bytes: &[u8]) -> (usize, bool) {
+    /// Handles the bytes of the body at the front of `bytes`, and passes its content to `content`; returns the number of bytes, and whether
+    /// the body has ended.
+    pub(super) fn handle(&mut self, bytes: &[u8], mut content: impl FnMut(&[u8])) -> (usize, bool) {
         let mut at = 0;
         loop {
             let rest = &bytes[at..];
             match &mut self.state {
                 State::Bytes(left) | State::Chunk(left) => {
                     let len = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
-                    self.content.push(&rest[..len]);
+                    content(&rest[..len]);
                     at += len;
                     *left -= len as u64;
                     match self.state {
@@ -67,7 +68,7 @@ impl Body {
                     }
                 }
                 State::UntilClose | State::Lost => {
-                    self.content.push(rest);
+                    content(rest);
                     return (bytes.len(), false);
                 }
                 State::ChunkSize => match httparse::parse_chunk_size(rest) {
@@ -114,14 +115,13 @@ impl Body {
             _ => return false,
         }
         self.missing = self.missing.zip(len).map(|(missing, len)| missing.saturating_add(len));
-        self.content.skip(len);
         true
     }
 
-    /// Reports the body. `is_cut`: the bytes ended before the body did.
-    pub(super) fn report(&mut self, context: &mut Context<'_>, is_cut: bool) {
+    /// Reports the body with its content. `is_cut`: the bytes ended before the body did.
+    pub(super) fn report(&self, content: &mut Content, context: &mut Context<'_>, is_cut: bool) {
         let mut entry = context.entry(Protocol::Http1, "body");
-        entry.len = self.content.len();
+        entry.len = content.len();
         if let Some(error) = self.error {
             entry.violation("RFC 9112 §7.1", error);
         }
@@ -140,8 +140,8 @@ impl Body {
             }
             _ => {}
         }
-        entry.payload_len = (!self.content.is_complete()).then_some(self.content.len());
-        entry.payload = text_or_binary(self.content.take());
+        entry.payload_len = (!content.is_complete()).then_some(content.len());
+        entry.payload = text_or_binary(content.take());
         context.report(entry);
     }
 }

@@ -6,7 +6,7 @@ use wireloom_ws::handshake::{self, Version, accept_key, extensions};
 use super::Next;
 use super::body::Framing;
 use crate::entry::{Context, Entry, Payload, Protocol};
-use crate::limits::HEADERS_MAX;
+use crate::limits::{Budget, HEADERS_MAX, Reservation};
 
 /// The result of reading a head.
 #[derive(Debug)]
@@ -44,6 +44,24 @@ pub(super) struct Request {
     target: String,
     version: u8,
     fields: Fields,
+}
+
+/// A request whose response has not arrived.
+#[derive(Debug)]
+pub(super) struct Pending {
+    is_connect: bool,
+    is_head: bool,
+    upgrade: Option<Box<Upgrade>>,
+}
+
+/// What a request for a WebSocket offers.
+#[derive(Debug)]
+struct Upgrade {
+    /// The Sec-WebSocket-Accept that answers its key.
+    accept: Option<[u8; 28]>,
+    subprotocols: String,
+    offers_deflate: bool,
+    _reservation: Reservation,
 }
 
 #[derive(Debug)]
@@ -112,8 +130,27 @@ impl Request {
         self.method == "CONNECT"
     }
 
-    fn is_head(&self) -> bool {
-        self.method == "HEAD"
+    /// What its response is read and checked with. What the budget does not allow is not checked.
+    pub(super) fn pending(&self, budget: &Budget) -> Pending {
+        let upgrade = self.is_websocket().then(|| {
+            let subprotocols: Vec<&str> = values(&self.fields, "sec-websocket-protocol").collect();
+            let subprotocols = subprotocols.join(",");
+            let reservation = budget.reserve(size_of::<Upgrade>() + subprotocols.len())?;
+            let key = values(&self.fields, "sec-websocket-key").next();
+            Some(Box::new(Upgrade {
+                accept: key.map(|key| accept_key(key.trim().as_bytes())),
+                subprotocols,
+                offers_deflate: values(&self.fields, "sec-websocket-extensions")
+                    .any(|list| list.contains("permessage-deflate")),
+                _reservation: reservation,
+            }))
+        });
+        Pending { upgrade: upgrade.flatten(), ..self.pending_without_checks() }
+    }
+
+    /// What its response is read with.
+    pub(super) fn pending_without_checks(&self) -> Pending {
+        Pending { is_connect: self.is_connect(), is_head: self.method == "HEAD", upgrade: None }
     }
 
     /// Whether another protocol may follow the response.
@@ -177,8 +214,8 @@ impl Response {
     }
 
     /// Whether another protocol follows.
-    pub(super) fn switches(&self, request: Option<&Request>) -> bool {
-        self.status == 101 || (self.status / 100 == 2 && request.is_some_and(Request::is_connect))
+    pub(super) fn switches(&self, request: Option<&Pending>) -> bool {
+        self.status == 101 || (self.status / 100 == 2 && request.is_some_and(|request| request.is_connect))
     }
 
     /// Whether HTTP/2 follows (RFC 7540 §3.2).
@@ -186,8 +223,8 @@ impl Response {
         self.status == 101 && lists(&self.fields, "upgrade", "h2c")
     }
 
-    pub(super) fn framing(&self, request: Option<&Request>) -> Framing {
-        if request.is_some_and(Request::is_head) || matches!(self.status, 100..200 | 204 | 304) {
+    pub(super) fn framing(&self, request: Option<&Pending>) -> Framing {
+        if request.is_some_and(|request| request.is_head) || matches!(self.status, 100..200 | 204 | 304) {
             return Framing::None;
         }
         framing(&self.fields, Framing::UntilClose)
@@ -197,7 +234,7 @@ impl Response {
     pub(super) fn entry(
         &self,
         context: &Context<'_>,
-        request: Option<&Request>,
+        request: Option<&Pending>,
         len: usize,
     ) -> (Entry, Option<Next>) {
         let mut entry = context.entry(Protocol::Http1, "response");
@@ -207,10 +244,11 @@ impl Response {
         describe(&mut entry, &self.fields);
         let next = if self.status == 101 && lists(&self.fields, "upgrade", "websocket") {
             entry.flags.push("UPGRADE");
-            Some(Next::WebSocket(self.check_upgrade(&mut entry, request)))
+            let upgrade = request.and_then(|request| request.upgrade.as_deref());
+            Some(Next::WebSocket(self.check_upgrade(&mut entry, upgrade)))
         } else if self.switches_to_http2() {
-            Some(Next::Http2 { is_head: request.is_some_and(Request::is_head) })
-        } else if self.status == 101 || (self.status / 100 == 2 && request.is_some_and(Request::is_connect)) {
+            Some(Next::Http2 { is_head: request.is_some_and(|request| request.is_head) })
+        } else if self.switches(request) {
             Some(Next::Other)
         } else {
             None
@@ -220,13 +258,13 @@ impl Response {
     }
 
     /// RFC 6455 §4.1: what a client must check in the response. Returns the compression that was agreed on.
-    fn check_upgrade(&self, entry: &mut Entry, request: Option<&Request>) -> Option<DeflateParams> {
+    fn check_upgrade(&self, entry: &mut Entry, request: Option<&Upgrade>) -> Option<DeflateParams> {
         let accept = values(&self.fields, "sec-websocket-accept").next().map(str::trim);
-        match (accept, request.and_then(|request| values(&request.fields, "sec-websocket-key").next())) {
+        match (accept, request.and_then(|request| request.accept)) {
             (None, _) => {
                 entry.violation("RFC 6455 §4.2.2", "Sec-WebSocket-Accept is missing");
             }
-            (Some(accept), Some(key)) if accept.as_bytes() != accept_key(key.trim().as_bytes()) => {
+            (Some(accept), Some(expected)) if accept.as_bytes() != expected => {
                 entry.violation("RFC 6455 §4.2.2", "Sec-WebSocket-Accept does not answer Sec-WebSocket-Key");
             }
             _ => {}
@@ -236,18 +274,12 @@ impl Response {
         }
         if let (Some(subprotocol), Some(request)) =
             (values(&self.fields, "sec-websocket-protocol").next(), request)
+            && !request.subprotocols.split(',').any(|name| name.trim() == subprotocol.trim())
         {
-            let offered = values(&request.fields, "sec-websocket-protocol").flat_map(|list| list.split(','));
-            if !offered.into_iter().any(|name| name.trim() == subprotocol.trim()) {
-                entry.violation("RFC 6455 §4.2.2", "the subprotocol was not offered");
-            }
+            entry.violation("RFC 6455 §4.2.2", "the subprotocol was not offered");
         }
         let extensions: Vec<&str> = values(&self.fields, "sec-websocket-extensions").collect();
-        let offers = request.map(|request| {
-            values(&request.fields, "sec-websocket-extensions")
-                .any(|list| list.contains("permessage-deflate"))
-        });
-        deflate(entry, &extensions, offers)
+        deflate(entry, &extensions, request.map(|request| request.offers_deflate))
     }
 }
 

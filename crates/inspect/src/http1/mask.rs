@@ -6,24 +6,23 @@ use std::collections::VecDeque;
 use bytes::{Buf as _, BytesMut};
 
 use super::body::{Body, Framing};
-use super::head::{Parsed, Request, Response};
+use super::head::{Parsed, Pending, Request, Response};
 use crate::entry::Direction;
-use crate::limits::{Budget, EARLY_LEN_MAX, HEAD_LEN_MAX, PIPELINED_MAX};
-use crate::secret::{MASK, is_secret_field, mask_target};
+use crate::limits::{EARLY_LEN_MAX, HEAD_LEN_MAX, PIPELINED_MAX};
+use crate::secret::{MASK, mask_head};
 
 /// Both directions of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct MaskHttp1 {
     sides: [Side; 2],
-    requests: VecDeque<Request>,
-    budget: Budget,
+    requests: VecDeque<Pending>,
 }
 
 #[derive(Debug, Default)]
 struct Side {
     buffer: BytesMut,
     /// The body of the latest head, which precedes what `state` says.
-    body: Option<Box<Body>>,
+    body: Option<Body>,
     state: State,
 }
 
@@ -49,7 +48,7 @@ impl MaskHttp1 {
         loop {
             let side = &mut self.sides[direction.index()];
             if let Some(body) = &mut side.body {
-                let (len, has_ended) = body.handle(&side.buffer);
+                let (len, has_ended) = body.handle(&side.buffer, |_| {});
                 if body.is_lost() {
                     (side.body, side.state) = (None, State::Lost);
                     continue;
@@ -77,7 +76,7 @@ impl MaskHttp1 {
                 State::Head => {
                     let head = match direction {
                         Direction::ToServer => {
-                            Request::parse(&side.buffer).map(|request| self.request(request))
+                            Request::parse(&side.buffer).map(|request| self.request(&request))
                         }
                         Direction::ToClient => {
                             Response::parse(&side.buffer).map(|response| self.response(&response))
@@ -97,7 +96,7 @@ impl MaskHttp1 {
         }
     }
 
-    fn request(&mut self, request: Request) {
+    fn request(&mut self, request: &Request) {
         let side = &mut self.sides[Direction::ToServer.index()];
         side.state = match request.framing() {
             // RFC 9112 §6.3: the length of a request is always known, to a server that accepts it.
@@ -107,8 +106,8 @@ impl MaskHttp1 {
             _ => State::Head,
         };
         if !matches!(side.state, State::Lost) {
-            side.body = Body::of(request.framing(), &self.budget);
-            self.requests.push_back(request);
+            side.body = Body::of(request.framing());
+            self.requests.push_back(request.pending_without_checks());
         }
     }
 
@@ -124,7 +123,7 @@ impl MaskHttp1 {
         } else if response.switches(request.as_ref()) {
             side.state = if response.switches_to_http2() { State::Http2 } else { State::Pass };
         } else {
-            side.body = Body::of(response.framing(request.as_ref()), &self.budget);
+            side.body = Body::of(response.framing(request.as_ref()));
         }
         if matches!(client.state, State::Waiting) {
             client.state = side.state;
@@ -161,34 +160,9 @@ impl Side {
     fn pass(&mut self, len: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.buffer[..len]);
         self.buffer.advance(len);
-    }
-}
-
-/// Masks the secrets of a head.
-fn mask_head(head: &mut [u8]) {
-    let mut is_secret = false;
-    let mut is_start = true;
-    for line in head.split_mut(|&byte| byte == b'\n') {
-        let len = line.strip_suffix(b"\r").map_or(line.len(), <[u8]>::len);
-        let line = &mut line[..len];
-        if is_start {
-            // RFC 9112 §2.2: empty lines may precede it.
-            is_start = line.is_empty();
-            mask_target(line);
-        } else if matches!(line.first(), Some(b' ' | b'\t')) {
-            // RFC 9112 §5.2: the value continues.
-            if is_secret {
-                line[1..].fill(MASK);
-            }
-        } else if let Some(colon) = line.iter().position(|&byte| byte == b':') {
-            let (name, value) = line.split_at_mut(colon);
-            is_secret = is_secret_field(name);
-            let spaces = value[1..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-            if is_secret {
-                value[1 + spaces..].fill(MASK);
-            } else if name.eq_ignore_ascii_case(b"referer") || name.eq_ignore_ascii_case(b"location") {
-                mask_target(&mut value[1 + spaces..]);
-            }
+        if self.buffer.is_empty() {
+            // An idle connection holds no buffer.
+            self.buffer = BytesMut::new();
         }
     }
 }

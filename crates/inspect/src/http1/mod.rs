@@ -11,10 +11,10 @@ use bytes::{Buf as _, BytesMut};
 use wireloom_ws::deflate::DeflateParams;
 
 use crate::entry::{Context, Direction, Protocol};
-use crate::limits::{EARLY_LEN_MAX, HEAD_LEN_MAX, PIPELINED_MAX};
+use crate::limits::{Budget, Content, EARLY_LEN_MAX, HEAD_LEN_MAX, PIPELINED_MAX};
 use crate::websocket::text_or_binary;
-use body::Body;
-use head::{Parsed, Request, Response};
+use body::{Body, Framing};
+use head::{Parsed, Pending, Request, Response};
 pub(crate) use head::{deflate, describe};
 pub(crate) use mask::MaskHttp1;
 
@@ -43,7 +43,7 @@ pub(crate) enum Next {
 pub(crate) struct Http1 {
     sides: [Side; 2],
     /// Requests whose response has not arrived.
-    requests: VecDeque<Request>,
+    requests: VecDeque<Pending>,
     /// The protocol that follows the client's request.
     next: Option<Next>,
 }
@@ -51,8 +51,8 @@ pub(crate) struct Http1 {
 #[derive(Debug, Default)]
 struct Side {
     buffer: BytesMut,
-    /// The body of the latest head, which precedes what `state` says.
-    body: Option<Box<Body>>,
+    /// The body of the latest head, which precedes what `state` says, and its content.
+    body: Option<Box<(Body, Content)>>,
     state: State,
 }
 
@@ -84,12 +84,13 @@ impl Http1 {
         loop {
             let side = &mut self.sides[context.direction.index()];
             if let Some(body) = &mut side.body {
-                let (len, has_ended) = body.handle(&side.buffer);
+                let (framing, content) = &mut **body;
+                let (len, has_ended) = framing.handle(&side.buffer, |bytes| content.push(bytes));
                 side.buffer.advance(len);
                 if !has_ended {
                     return;
                 }
-                body.report(context, false);
+                framing.report(content, context, false);
                 side.body = None;
             }
             match side.state {
@@ -131,10 +132,10 @@ impl Http1 {
         };
         side.buffer.advance(len);
         context.report(request.entry(context, len));
-        side.body = Body::of(request.framing(), context.budget);
+        side.begin_body(request.framing(), context.budget);
         side.state = if request.upgrades() || request.is_connect() { State::Waiting } else { State::Head };
         if self.requests.len() < PIPELINED_MAX {
-            self.requests.push_back(request);
+            self.requests.push_back(request.pending(context.budget));
         }
         true
     }
@@ -157,7 +158,7 @@ impl Http1 {
             side.state = State::Waiting;
             self.next = next;
         } else if !response.is_interim() {
-            side.body = Body::of(response.framing(request.as_ref()), context.budget);
+            side.begin_body(response.framing(request.as_ref()), context.budget);
             // The upgrade was refused: the client's next bytes are requests again.
             if matches!(client.state, State::Waiting) {
                 client.state = State::Head;
@@ -170,7 +171,15 @@ impl Http1 {
     /// Handles a gap: bytes that were not captured, `None` if their number is not known.
     pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: Option<u64>) {
         let side = &mut self.sides[context.direction.index()];
-        if !side.body.as_mut().is_some_and(|body| body.gap(len)) {
+        let is_within = side.body.as_mut().is_some_and(|body| {
+            let (framing, content) = &mut **body;
+            let is_within = framing.gap(len);
+            if is_within {
+                content.skip(len);
+            }
+            is_within
+        });
+        if !is_within {
             side.finish(context, "bytes are missing from here on");
             side.state = State::Head;
             side.buffer = BytesMut::new();
@@ -185,6 +194,10 @@ impl Http1 {
 }
 
 impl Side {
+    fn begin_body(&mut self, framing: Framing, budget: &Budget) {
+        self.body = Body::of(framing).map(|body| Box::new((body, Content::new(budget))));
+    }
+
     fn fail(&mut self, context: &mut Context<'_>, error: String) {
         let mut entry = context.entry(Protocol::Http1, "malformed");
         entry.len = self.buffer.len() as u64;
@@ -197,7 +210,8 @@ impl Side {
 
     fn finish(&mut self, context: &mut Context<'_>, reason: &str) {
         if let Some(mut body) = self.body.take() {
-            body.report(context, true);
+            let (framing, content) = &mut *body;
+            framing.report(content, context, true);
         } else if !self.buffer.is_empty() {
             let mut entry = context.entry(Protocol::Http1, "incomplete");
             entry.len = self.buffer.len() as u64;

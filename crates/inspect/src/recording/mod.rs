@@ -21,7 +21,7 @@
 //! | `end` | the sender sends no more |
 //!
 //! Members and lines that a reader does not know are ignored. Masked are the values of fields such as `Authorization` and `Cookie`,
-//! and of parameters such as `token` in targets, each byte by `*`; see [`crate::secret`]. Field blocks of HTTP/2 are encoded again for
+//! of parameters such as `token` in targets, and tokens among subprotocols, each byte by `*`; see [`crate::secret`]. Field blocks of HTTP/2 are encoded again for
 //! that. Contents of messages and bodies are never masked. Where no head can be read (one that is malformed, longer than 64 KiB, or
 //! has more than 256 fields), every byte that the sender sends from there on is.
 
