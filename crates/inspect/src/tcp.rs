@@ -150,31 +150,28 @@ impl HalfStream {
         if self.pending.get(&at).is_some_and(|pending| pending.bytes.len() >= bytes.len()) {
             return;
         }
-        while !self.pending.is_empty()
-            && (self.pending_len + bytes.len() > PENDING_LEN_MAX
-                || self.pending.len() >= PENDING_SEGMENTS_MAX)
-        {
-            self.give_up(deliver);
-        }
-        let Some((next, _)) = self.next else { return };
-        if at <= next {
-            // What was given up reached this segment.
-            let known = usize::try_from(next - at).unwrap_or(usize::MAX).min(bytes.len());
-            self.deliver(&bytes[known..], deliver);
-            self.drain(deliver);
-            return;
-        }
-        let Some(reservation) = budget.reserve(bytes.len()) else {
-            // No more can be held: the gap counts as lost at once.
-            while !self.pending.is_empty() {
+        let reservation = loop {
+            let has_room = self.pending_len + bytes.len() <= PENDING_LEN_MAX
+                && self.pending.len() < PENDING_SEGMENTS_MAX;
+            if let Some(reservation) = budget.reserve(bytes.len()).filter(|_| has_room) {
+                break reservation;
+            }
+            // No more can be held: the first gap counts as lost.
+            if self.pending.keys().next().is_some_and(|&first| first <= at) {
                 self.give_up(deliver);
             }
             let Some((next, _)) = self.next else { return };
-            if at > next {
-                self.gap(at - next, deliver);
-                self.deliver(bytes, deliver);
+            let is_first = self.pending.keys().next().is_none_or(|&first| first > at);
+            if at <= next || is_first {
+                if at > next {
+                    self.gap(at - next, deliver);
+                }
+                // What was given up may reach into this segment.
+                let known = usize::try_from(next.saturating_sub(at)).unwrap_or(usize::MAX).min(bytes.len());
+                self.deliver(&bytes[known..], deliver);
+                self.drain(deliver);
+                return;
             }
-            return;
         };
         self.pending_len += bytes.len();
         let pending = Pending { bytes: bytes.to_vec(), _reservation: reservation };
@@ -307,6 +304,42 @@ mod tests {
             }
         });
         assert_eq!(delivered, 99 * 65_000);
+    }
+
+    // What was captured is delivered, whatever had to be given up for it.
+    #[test]
+    fn segments_that_cannot_be_held_are_delivered() {
+        for (segments, expected) in [
+            // The last one begins within, or before, one that is held.
+            ([(5, &b"fghij"[..]), (8, b"ijkl")], ".....fghijkl"),
+            ([(5, b"fghij"), (3, b"def")], "...defghij"),
+            ([(5, b"fg"), (9, b"j")], ".....fg..j"),
+        ] {
+            let (mut half, mut out, budget) =
+                (HalfStream::default(), Delivered::default(), Budget::default());
+            half.handle_syn(0);
+            let [(first, held), (last, refused)] = segments;
+            half.handle_segment(1 + first, held, false, &budget, &mut |run| out.take(run));
+            let mut all = Vec::new();
+            while let Some(reservation) = budget.reserve(1 << 20).or_else(|| budget.reserve(1)) {
+                all.push(reservation);
+            }
+            half.handle_segment(1 + last, refused, false, &budget, &mut |run| out.take(run));
+            half.finish(&mut |run| out.take(run));
+            assert_eq!(String::from_utf8(out.0).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_segment_before_many_that_are_held_is_delivered() {
+        let (mut half, mut out, budget) = (HalfStream::default(), Delivered::default(), Budget::default());
+        half.handle_syn(0);
+        let held = vec![b'x'; PENDING_LEN_MAX];
+        half.handle_segment(11, &held, false, &budget, &mut |run| out.take(run));
+        half.handle_segment(4, b"abc", false, &budget, &mut |run| out.take(run));
+        assert_eq!(out.0, b"...abc");
+        half.finish(&mut |run| out.take(run));
+        assert!(out.0.starts_with(b"...abc....x") && out.0.len() == 10 + PENDING_LEN_MAX);
     }
 
     #[test]
