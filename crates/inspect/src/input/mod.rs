@@ -132,6 +132,11 @@ pub fn read(
 ) -> Result<(), ReadError> {
     let mut input = BufReader::with_capacity(64 << 10, input);
     let start = input.fill_buf()?;
+    let is_text = !matches!(format.unwrap_or_else(|| detect(start)), Format::Pcap | Format::Raw);
+    if is_text && start.starts_with(BYTE_ORDER_MARK) {
+        input.consume(BYTE_ORDER_MARK.len());
+    }
+    let start = input.fill_buf()?;
     if format.is_none() && start.starts_with(&[0x1f, 0x8b]) {
         let reason = "it is compressed by gzip: decompress it first".into();
         return Err(ReadError::Malformed { offset: 0, reason });
@@ -161,6 +166,9 @@ pub fn read(
     result
 }
 
+/// What some editors write at the beginning of a text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Detects the format of an input by its first bytes.
 pub fn detect(start: &[u8]) -> Format {
     const PCAP: [[u8; 4]; 7] = [
@@ -175,14 +183,16 @@ pub fn detect(start: &[u8]) -> Format {
     if start.first_chunk().is_some_and(|magic| PCAP.contains(magic)) {
         return Format::Pcap;
     }
-    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
+    let text = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(start);
+    let is_hexdump = hexdump::is_hexdump(text);
+    let text = text.trim_ascii_start();
     if text.starts_with(crate::recording::MAGIC.as_bytes()) {
         return Format::Recording;
     }
     if text.starts_with(b"{") {
         return Format::Har;
     }
-    if hexdump::is_hexdump(start) { Format::Hexdump } else { Format::Raw }
+    if is_hexdump { Format::Hexdump } else { Format::Raw }
 }
 
 /// Reads raw bytes.

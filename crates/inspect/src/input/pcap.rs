@@ -1,6 +1,6 @@
 //! pcap and pcapng. pcap-parser parses the blocks; this module keeps the time resolutions, link types and secrets.
 
-use std::io::BufRead;
+use std::io::{self, BufRead, Read};
 use std::time::Duration;
 
 use pcap_parser::pcapng::SecretsType;
@@ -35,12 +35,41 @@ impl Interface {
     }
 }
 
+/// Keeps the error of a read, of which pcap-parser says only that there was one.
+struct Source<R> {
+    input: R,
+    failed: Option<io::Error>,
+}
+
+impl<R: Read> Read for Source<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.input.read(buffer).map_err(|error| {
+            let kind = error.kind();
+            self.failed = Some(error);
+            kind.into()
+        })
+    }
+}
+
 pub(super) fn read(
-    input: &mut impl BufRead,
+    input: &mut (impl BufRead + Send),
     inspector: &mut Inspector,
     sink: &mut Sink<'_>,
 ) -> Result<(), ReadError> {
-    let is_pcapng = input.fill_buf()?.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]);
+    let mut source = Source { input, failed: None };
+    let result = packets(&mut source, inspector, sink);
+    match (result, source.failed) {
+        (Err(ReadError::Io(_)), Some(error)) => Err(ReadError::Io(error)),
+        (result, _) => result,
+    }
+}
+
+fn packets(
+    input: &mut Source<&mut (impl BufRead + Send)>,
+    inspector: &mut Inspector,
+    sink: &mut Sink<'_>,
+) -> Result<(), ReadError> {
+    let is_pcapng = input.input.fill_buf()?.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]);
     // Not `create_reader`: it reads twice before it returns, and waits for the second packet of a live capture.
     let created: Result<Box<dyn PcapReaderIterator + '_>, _> = if is_pcapng {
         PcapNGReader::new(CAPACITY, input).map(|reader| Box::new(reader) as _)
@@ -149,7 +178,7 @@ fn grow(reader: &mut dyn PcapReaderIterator, capacity: &mut usize, offset: u64) 
 
 fn failure(error: &PcapError<&[u8]>, offset: u64) -> ReadError {
     let reason = match error {
-        PcapError::ReadError => return ReadError::Io(std::io::ErrorKind::Other.into()),
+        PcapError::ReadError => return ReadError::Io(io::ErrorKind::Other.into()),
         PcapError::HeaderNotRecognized => "this is no pcap file".into(),
         PcapError::NomError(_, kind) | PcapError::OwnedNomError(_, kind) => {
             format!("the block is invalid ({})", kind.description())

@@ -1,7 +1,7 @@
 //! A file that grows: at its end the reader waits for more, until SIGINT or SIGTERM.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -36,10 +36,26 @@ impl Read for Follow {
                 continue;
             }
             match self.file.read(buffer)? {
-                0 if !buffer.is_empty() => thread::sleep(INTERVAL),
+                0 if !buffer.is_empty() => {
+                    self.check_len()?;
+                    thread::sleep(INTERVAL);
+                }
                 len => return Ok(len),
             }
         }
+    }
+}
+
+impl Follow {
+    /// # Errors
+    /// What was read is no longer in the file: what is written next cannot be told apart from it.
+    fn check_len(&mut self) -> io::Result<()> {
+        let metadata = self.file.metadata()?;
+        if metadata.is_file() && metadata.len() < self.file.stream_position()? {
+            let text = "the file was truncated while it was followed; run the command again to read it from its beginning";
+            return Err(io::Error::other(text));
+        }
+        Ok(())
     }
 }
 
