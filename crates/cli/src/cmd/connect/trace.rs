@@ -4,7 +4,7 @@
 use wireloom::client::ConnectEvent;
 use wireloom::http::TlsInfo;
 use wireloom::{Error, Headers, HttpError, Tap, Version};
-use wireloom_inspect::secret::is_secret_field;
+use wireloom_inspect::secret::{is_secret_field, is_target_field, mask_field};
 
 use super::notes::Notes;
 use super::wire::Wire;
@@ -69,7 +69,6 @@ impl Trace {
                     let (target, version) = value.rsplit_once(' ').unwrap_or((value, ""));
                     format!("> {method} {} {version}", self.target(target))
                 }
-                ":path" => format!("> :path: {}", self.target(value)),
                 name => format!("> {name}: {}", self.value(name, value.as_bytes())),
             };
             self.notes.print(&line);
@@ -97,12 +96,17 @@ impl Trace {
     pub(super) fn response(&self, version: Version, status: u16, headers: &Headers) {
         let head = self.head(version, status, headers);
         let lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let mut name = String::new();
         for line in lines.filter(|line| !line.is_empty()) {
             match line.iter().position(|byte| *byte == b':') {
+                // RFC 9112 §5.2: the value continues.
+                _ if line.starts_with(b" ") || line.starts_with(b"\t") => {
+                    self.notes.print(&format!("<  {}", self.value(&name, line.trim_ascii())));
+                }
                 Some(colon) if !line.starts_with(b"HTTP/") => {
-                    let (name, value) =
-                        (String::from_utf8_lossy(&line[..colon]), line[colon + 1..].trim_ascii());
-                    self.notes.print(&format!("< {name}: {}", self.value(&name, value)));
+                    name = String::from_utf8_lossy(&line[..colon]).into_owned();
+                    let value = self.value(&name, line[colon + 1..].trim_ascii());
+                    self.notes.print(&format!("< {name}: {value}"));
                 }
                 _ => self.notes.print(&format!("< {}", String::from_utf8_lossy(line))),
             }
@@ -117,15 +121,22 @@ impl Trace {
     }
 
     fn target(&self, target: &str) -> String {
-        match target.split_once('?') {
-            Some((path, _)) if !self.shows_secrets => format!("{path}?…"),
+        match target.find(['?', '#']) {
+            Some(query) if !self.shows_secrets => format!("{}…", &target[..=query]),
             _ => target.to_owned(),
         }
     }
 
     fn value(&self, name: &str, value: &[u8]) -> String {
-        let is_secret = !self.shows_secrets && is_secret_field(name.as_bytes());
-        if is_secret { "…".into() } else { String::from_utf8_lossy(value).into_owned() }
+        let mut value = value.to_vec();
+        if !self.shows_secrets {
+            if is_secret_field(name.as_bytes()) {
+                return "…".into();
+            }
+            mask_field(name.as_bytes(), &mut value);
+        }
+        let value = String::from_utf8_lossy(&value);
+        if is_target_field(name.as_bytes()) { self.target(&value) } else { value.into_owned() }
     }
 }
 
@@ -210,6 +221,11 @@ mod tests {
             assert_eq!(trace.value(name, b"value"), "value", "{name}");
         }
         assert_eq!(trace.target("/a?token=1"), "/a?…");
+        for name in [":path", "Location", "referer"] {
+            assert_eq!(trace.value(name, b"https://u:p@host/a?code=1#x"), "https://***@host/a?…", "{name}");
+            assert_eq!(trace.value(name, b"/a#access_token=1"), "/a#…", "{name}");
+        }
+        assert_eq!(trace.value("Sec-WebSocket-Protocol", b"chat, bearer.abc"), "chat, bearer****");
         trace.shows_secrets = true;
         assert_eq!(trace.value("Cookie", b"secret"), "secret");
         assert_eq!(trace.target("/a?token=1"), "/a?token=1");
