@@ -70,7 +70,7 @@ pub(crate) fn start(args: &Record, side: Side) -> Result<Option<Tap>, String> {
 pub(crate) fn observer(args: &Record, side: Side) -> Result<Option<Observer>, String> {
     let Some(path) = &args.record else { return Ok(None) };
     let named = |error: io::Error| format!("--record {}: {error}", path.display());
-    let recording = Mutex::new(Recording::Ready(file::open(path).map_err(named)?));
+    let recording = Mutex::new(Recording::Ready(file::open_private(path).map_err(named)?));
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let masks_secrets = !args.record_secrets;
     let started = Instant::now();

@@ -9,7 +9,7 @@ use clap_mangen::roff::{Roff, roman};
 use super::print::{print, unwritable};
 use crate::args::{self, Args};
 use crate::exit::Exit;
-use crate::terminal;
+use crate::{file, terminal};
 
 pub(crate) fn man(args: &args::Man) -> Exit {
     let mut command = Args::command();
@@ -19,7 +19,8 @@ pub(crate) fn man(args: &args::Man) -> Exit {
             let name = format!("{}.1", command.get_display_name().unwrap_or(command.get_name()));
             std::fs::write(dir.join(name), page(command)?)
         };
-        let written = std::fs::create_dir_all(dir)
+        let written = file::check_folder(dir)
+            .and_then(|()| std::fs::create_dir_all(dir))
             .and_then(|()| write(&command))
             .and_then(|()| command.get_subcommands().try_for_each(write));
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()));

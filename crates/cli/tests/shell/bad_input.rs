@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::process::{DEADLINE, Server, WIRELOOM, connect_command, finish, signal};
+use crate::process::{DEADLINE, Server, WIRELOOM, connect_command, finish, folder, signal};
 
 /// Sends bytes and the end of the stream; returns everything that the server sends until it closes.
 async fn exchange(address: &str, bytes: &[u8]) -> String {
@@ -255,4 +255,16 @@ async fn closed_output_pipes_do_not_cause_panics() {
     let log = server.log_to_end().await;
     assert!(log.iter().any(|line| line.contains("frame written")), "the log has every frame");
     assert!(!log.iter().any(|line| line.contains("panicked")), "the server has panicked");
+}
+
+#[tokio::test]
+async fn a_file_in_place_of_a_folder_is_named() {
+    let folder = folder("no-folder");
+    let file = folder.join("file");
+    std::fs::write(&file, "").unwrap();
+    for args in [&["serve", "--listen", "127.0.0.1:0", "--data"][..], &["man", "--dir"]] {
+        let output = Command::new(WIRELOOM).args(args).arg(&file).output().await.unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains("file: a file has this name"), "{errors}");
+    }
 }

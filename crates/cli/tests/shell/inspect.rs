@@ -181,6 +181,70 @@ fn masks_secrets_unless_they_are_asked_for() {
 }
 
 #[test]
+fn masks_secrets_in_heads_that_cannot_be_read() {
+    let hexdump = |bytes: &[u8]| {
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("> {hex}\n").into_bytes()
+    };
+    // A field block whose index is not in the table, and one that is cut off.
+    let block = b"\xffsecret-12345";
+    let headers = [&[0, 0, block.len() as u8, 1, 4, 0, 0, 0, 1][..], block].concat();
+    let http2 = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"[..], &headers].concat();
+    let zero = [&headers[..5], &[0, 0, 0, 0], block].concat();
+    let stream_zero = [&http2[..33], &zero].concat();
+    for bytes in [
+        &b"GET / HTTP/1.1\r\nCookie: secret-12345"[..],
+        b"GET / HTTP/1.1\r\nCookie: secret-12345\r\nnot a field\r\n\r\n",
+        &http2,
+        &http2[..http2.len() - 1],
+        &stream_zero,
+    ] {
+        let (_, masked) = printed_for(&hexdump(bytes), &["--full", "--verbose"]);
+        assert!(!masked.is_empty() && !masked.contains("secret"), "{masked}");
+        let (_, json) = printed_for(&hexdump(bytes), &["--json"]);
+        let hidden = !json.contains("secret") && !json.contains("c2VjcmV0");
+        assert!(hidden && !json.contains("736563726574"), "{json}");
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_passed_over() {
+    for input in ["8185 37fa 213d 7f9f 4d51 58\n", "> 8185 37fa 213d 7f9f 4d51 58\n"] {
+        let (code, text) = printed_for(format!("\u{feff}{input}").as_bytes(), &[]);
+        assert!(code == Some(0) && text.ends_with("5  Hello\n"), "{text}");
+    }
+    let recording = "{\"wireloom_recording\":1,\"started\":1}\n{\"t\":0,\"c\":1,\"from\":\"client\",\"data\":\"gYU3+iE9f59NUVg=\"}\n";
+    let har = r#"{"log":{"entries":[{"startedDateTime":"2027-01-15T08:00:00.000Z","request":{"method":"GET","url":"http://a/","headers":[]}}]}}"#;
+    for input in [recording, har] {
+        let (_, without) = printed_for(input.as_bytes(), &[]);
+        let (code, with) = printed_for(format!("\u{feff}{input}").as_bytes(), &[]);
+        assert_eq!((code, &with), (Some(0), &without));
+        assert!(!with.is_empty());
+    }
+}
+
+#[test]
+fn following_ends_when_the_file_is_truncated() {
+    let path = temporary("truncated.pcap");
+    std::fs::write(&path, std::fs::read(capture("plain.pcap")).unwrap()).unwrap();
+    let child = Command::new(WIRELOOM)
+        .args(["inspect", "--follow", path.to_str().unwrap()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until_read(child.id(), &path);
+    std::fs::File::create(&path).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.code() == Some(1) && errors.contains("was truncated while it was followed"),
+        "{errors}"
+    );
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn sums_up_streams() {
     let table = printed(&[&capture("http2.pcap"), "--stats"]);
     assert!(table.contains("1:1") && table.contains("2 ws TEXT"), "{table}");
@@ -393,6 +457,8 @@ async fn serve_and_connect_record() {
             assert_eq!(messages, 2, "{text}");
             assert!(text.contains("token=********") && text.contains("*****"), "{text}");
             assert!(!text.contains("violation"), "{text}");
+            let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
+            assert_eq!(mode & 0o777, 0o600, "for this user alone");
             let mut recording = String::new();
             std::fs::File::open(&path).unwrap().read_to_string(&mut recording).unwrap();
             assert!(recording.starts_with("{\"wireloom_recording\":1,\"started\":"));

@@ -9,6 +9,7 @@ use wireloom_hub::{ConfigError, Hub, HubConfig};
 
 use super::{Failure, unusable};
 use crate::args::{Channels, Serve};
+use crate::file;
 
 /// The configuration without a file: everyone may connect and join rooms, which have a short history. The limits are those of a
 /// server for trials and for load from the same machine.
@@ -53,7 +54,13 @@ pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), Failure> {
                 error => format!("--data {error}"),
             };
             let directory = directory.clone();
-            let engine = read(move || DiskEngine::open(&directory, memory)).await;
+            let engine = read(move || {
+                let io =
+                    |error: io::Error| DiskError::Io { path: directory.clone(), reason: error.to_string() };
+                file::check_folder(&directory).map_err(io)?;
+                DiskEngine::open(&directory, memory)
+            });
+            let engine = engine.await;
             builder.engine(engine.map_err(|error| unusable(named(error)))?)
         }
         // A URL may have a password.
