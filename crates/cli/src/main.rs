@@ -1,6 +1,6 @@
 //! The command `wireloom`: arguments, input and output, exit codes. The protocols are the crate `wireloom`.
 //!
-//! Layers: `proc_file` → `allocator`, `descriptors`, `exit`, `file`, `terminal`, `traces` → `signals` → `args` → `log`, `recording` → `routes` → `cmd`.
+//! Layers: `proc_file` → `allocator`, `descriptors`, `exit`, `file`, `terminal`, `throttle`, `traces` → `signals` → `args` → `log`, `recording` → `routes` → `cmd`.
 
 mod allocator;
 mod args;
@@ -15,6 +15,7 @@ mod recording;
 mod routes;
 mod signals;
 mod terminal;
+mod throttle;
 mod traces;
 
 use std::io::{self, Write as _};

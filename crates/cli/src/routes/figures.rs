@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use tracing::warn;
 use wireloom::{Version, WebSocketError};
 
+use crate::throttle::Throttle;
+
 /// Everything that is counted here.
 pub(crate) struct Figures {
     /// Indexed by [`Protocol`].
@@ -15,6 +17,8 @@ pub(crate) struct Figures {
     responses: Box<[AtomicU64; STATUSES]>,
     /// Indexed by [`Eviction`].
     evictions: [AtomicU64; Eviction::ALL.len()],
+    /// For the log, indexed by [`Eviction`].
+    logged: [Throttle; Eviction::ALL.len()],
     pub(super) handshakes: Histogram,
     pub(super) answers: Histogram,
 }
@@ -83,6 +87,7 @@ impl Figures {
             traffic: Default::default(),
             responses: Box::new(std::array::from_fn(|_| AtomicU64::new(0))),
             evictions: Default::default(),
+            logged: Default::default(),
             handshakes: Histogram::default(),
             answers: Histogram::default(),
         }
@@ -108,10 +113,13 @@ impl Figures {
         counts.enumerate().filter(|(_, count)| *count > 0).map(|(index, count)| (index + 100, count))
     }
 
-    /// Counts and logs an eviction.
+    /// Counts an eviction, and logs it or counts it with the next one that is logged.
     pub(super) fn evict(&self, reason: Eviction, peer: SocketAddr) {
         self.evictions[reason as usize].fetch_add(1, Ordering::Relaxed);
-        warn!(%peer, reason = reason.name(), "client evicted");
+        if let Some(others) = self.logged[reason as usize].next(Instant::now()) {
+            let others = (others > 0).then_some(others);
+            warn!(%peer, reason = reason.name(), others, "client evicted");
+        }
     }
 
     /// Counts and logs the eviction that `error` stands for, if any.

@@ -1,12 +1,15 @@
 //! The lines that `listen` prints to the standard error. Peers cause most of them, so that none may wait for the reader.
 
 use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Instant;
 
 use tracing_appender::non_blocking::NonBlocking;
 
 use crate::args::Listen;
 use crate::cmd::join::Ended;
-use crate::terminal::visible_line;
+use crate::terminal::{count, visible_line};
+use crate::throttle::Throttle;
 
 /// Which lines are printed, and where.
 #[derive(Clone)]
@@ -14,11 +17,12 @@ pub(super) struct Notes {
     errors: NonBlocking,
     is_quiet: bool,
     is_verbose: bool,
+    failures: Arc<Throttle>,
 }
 
 impl Notes {
     pub(super) fn new(args: &Listen, errors: NonBlocking) -> Self {
-        Self { errors, is_quiet: args.quiet, is_verbose: args.verbose }
+        Self { errors, is_quiet: args.quiet, is_verbose: args.verbose, failures: Arc::default() }
     }
 
     pub(super) fn listening(&self, on: &str) {
@@ -33,8 +37,14 @@ impl Notes {
         }
     }
 
+    /// With `-v` each is printed, otherwise one a second.
     pub(super) fn failed(&self, peer: &str, why: &str) {
-        self.error(&format!("{peer}: {why}"));
+        let others = if self.is_verbose { Some(0) } else { self.failures.next(Instant::now()) };
+        match others {
+            Some(0) => self.error(&format!("{peer}: {why}")),
+            Some(others) => self.error(&format!("{peer}: {why} ({} before)", count(others, "other failure"))),
+            None => {}
+        }
     }
 
     /// Errors are always printed.
