@@ -224,7 +224,9 @@ int main(int argc, char **argv) {
     fflush(stdout);
 
     for (;;) {
-        struct pollfd fds[CLIENTS_MAX + 2] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = listener, .events = POLLIN}};
+        struct pollfd fds[CLIENTS_MAX + 2] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = listener}};
+        /* Further clients wait in the queue of the kernel. */
+        fds[1].events = clients_len < CLIENTS_MAX ? POLLIN : 0;
         uint64_t deadline = WL_NEVER, time = now();
         for (size_t i = 0; i < clients_len; i++) {
             wl_ws_state state = {0};

@@ -548,7 +548,8 @@ pub unsafe extern "C" fn wl_h2_send_request(
     stream: *mut u32,
 ) -> wl_status {
     call(|| {
-        // SAFETY: the caller's promise is passed on.
+        disjoint([Extent::of(fields, count), Extent::of(stream, 1)])?;
+        // SAFETY: the caller's promise is passed on; the arguments are disjoint.
         let (fields, slot) = unsafe { (hpack::fields(fields, count)?, memory::out(stream)?) };
         let end_stream = flag(end_stream)?;
         with(h2, |connection| {
@@ -600,7 +601,8 @@ pub unsafe extern "C" fn wl_h2_push_promise(
     promised: *mut u32,
 ) -> wl_status {
     call(|| {
-        // SAFETY: the caller's promise is passed on.
+        disjoint([Extent::of(fields, count), Extent::of(promised, 1)])?;
+        // SAFETY: the caller's promise is passed on; the arguments are disjoint.
         let (fields, slot) = unsafe { (hpack::fields(fields, count)?, memory::out(promised)?) };
         with(h2, |connection| {
             slot.write(connection.push_promise(find(connection, stream)?, fields)?.id());

@@ -190,7 +190,7 @@ pub unsafe extern "C" fn wl_server_handshake_input(
         progress.write(wl_progress::Incomplete as u32);
         SERVERS.with(handshake.id, |server| {
             match server.handshake.handle_input(input) {
-                Ok(server::Progress::Incomplete) => _ = consumed.write(input.len()),
+                Ok(server::Progress::Incomplete) => consumed.write(input.len()),
                 Ok(server::Progress::Complete { consumed: used }) => {
                     consumed.write(used);
                     progress.write(wl_progress::Complete as u32);
@@ -245,7 +245,8 @@ pub unsafe extern "C" fn wl_server_handshake_header(
     value: *mut wl_slice,
 ) -> wl_status {
     call(|| {
-        // SAFETY: the caller's promise is passed on.
+        disjoint([Extent::of(name.data, name.len), Extent::of(value, 1)])?;
+        // SAFETY: the caller's promise is passed on; the arguments are disjoint.
         let (name, slot) = unsafe { (name.text()?.ok_or(wl_status::NullPointer)?, memory::out(value)?) };
         SERVERS.with(handshake.id, |server| {
             let request = server.handshake.request().ok_or(wl_status::WrongState)?;
@@ -473,7 +474,7 @@ pub unsafe extern "C" fn wl_client_handshake_input(
         progress.write(wl_progress::Incomplete as u32);
         CLIENTS.with(handshake.id, |client| {
             match client.handshake.handle_input(input) {
-                Ok(client::Progress::Incomplete) => _ = consumed.write(input.len()),
+                Ok(client::Progress::Incomplete) => consumed.write(input.len()),
                 Ok(client::Progress::Done { negotiated, consumed: used }) => {
                     client.accepted = Some(negotiated);
                     client.response = client.handshake.response();
@@ -522,7 +523,8 @@ pub unsafe extern "C" fn wl_client_handshake_header(
     value: *mut wl_slice,
 ) -> wl_status {
     call(|| {
-        // SAFETY: the caller's promise is passed on.
+        disjoint([Extent::of(name.data, name.len), Extent::of(value, 1)])?;
+        // SAFETY: the caller's promise is passed on; the arguments are disjoint.
         let (name, slot) = unsafe { (name.text()?.ok_or(wl_status::NullPointer)?, memory::out(value)?) };
         CLIENTS.with(handshake.id, |client| {
             let response = client.response.as_ref().ok_or(wl_status::WrongState)?;

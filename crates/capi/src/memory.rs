@@ -72,7 +72,7 @@ pub(crate) unsafe fn array_mut<'a, T>(pointer: *mut T, count: usize) -> Result<&
     }
     check(pointer, count)?;
     // SAFETY: not null, aligned and of a possible length (`check`); readable, writable and not shared by the caller's promise, and
-    // the functions of this crate check that their arguments are disjoint.
+    // the functions of this crate check that an array that is written and their other arguments are disjoint.
     Ok(unsafe { core::slice::from_raw_parts_mut(pointer, count) })
 }
 
@@ -86,12 +86,23 @@ pub(crate) unsafe fn out_array<'a, T>(
     unsafe { array_mut(pointer.cast::<MaybeUninit<T>>(), count) }
 }
 
+/// A place for a result. It is no reference, which no other argument might overlap.
+pub(crate) struct Slot<T>(*mut T);
+
+impl<T> Slot<T> {
+    /// Writes the result, once the arguments that it may overlap have been read.
+    #[inline]
+    pub(crate) fn write(&self, value: T) {
+        // SAFETY: not null and aligned (`check`, in `out`); writable by the caller's promise.
+        unsafe { self.0.write(value) }
+    }
+}
+
 /// A single value that is only written.
 #[inline]
-pub(crate) unsafe fn out<'a, T>(pointer: *mut T) -> Result<&'a mut MaybeUninit<T>, wl_status> {
+pub(crate) unsafe fn out<T>(pointer: *mut T) -> Result<Slot<T>, wl_status> {
     check(pointer, 1)?;
-    // SAFETY: not null and aligned (`check`); writable by the caller's promise; `MaybeUninit` needs no initialised memory.
-    Ok(unsafe { &mut *pointer.cast::<MaybeUninit<T>>() })
+    Ok(Slot(pointer))
 }
 
 /// A single value that is read.

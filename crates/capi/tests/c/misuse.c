@@ -267,6 +267,18 @@ static void alignment_and_overlap(void) {
     INVALID(wl_hpack_decoder_decode(decoder, (const uint8_t *)fields, 16, fields, 2, &count));
     CHECK(wl_hpack_decoder_free(decoder) == WL_STATUS_OK);
     CHECK(wl_ws_free(ws) == WL_STATUS_OK);
+
+    wl_h2 h2;
+    CHECK(wl_h2_new(WL_ROLE_CLIENT, NULL, &h2) == WL_STATUS_OK);
+    wl_field request[2] = {{wl_str(":method"), wl_str("GET"), 0}, {wl_str(":path"), wl_str("/"), 0}};
+    INVALID(wl_h2_send_request(h2, request, 2, 1, (uint32_t *)&request[1].sensitive));
+    INVALID(wl_h2_push_promise(h2, 1, request, 2, (uint32_t *)&request[0].value.len));
+    CHECK(wl_h2_free(h2) == WL_STATUS_OK);
+    wl_slice name = {(const uint8_t *)&name, sizeof name};
+    wl_server_handshake handshake;
+    CHECK(wl_server_handshake_new(NULL, &handshake) == WL_STATUS_OK);
+    INVALID(wl_server_handshake_header(handshake, name, &name));
+    CHECK(wl_server_handshake_free(handshake) == WL_STATUS_OK);
 }
 
 /* What the peer does wrong arrives behind the events before it, once. */
