@@ -78,6 +78,11 @@ pub enum Event<'i> {
         /// The stream.
         stream: StreamKey,
     },
+    /// END_STREAM of a stream, which was queued, is in the output: see [`crate::Connection::has_ended_sending`].
+    SendEnded {
+        /// The stream, which no longer exists if the peer has ended it too.
+        stream: StreamKey,
+    },
     /// The peer's settings were received: see [`crate::Connection::peer_settings`].
     Settings,
     /// The peer has acknowledged this end's settings.

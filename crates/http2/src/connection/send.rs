@@ -299,9 +299,15 @@ impl Connection {
         self.streams.slot(stream).map_or(0, |slot| self.streams.get(slot).queued as usize)
     }
 
-    /// Whether END_STREAM is in the output or was transmitted, or the stream is gone.
-    pub fn has_ended_sending(&self, stream: StreamKey) -> bool {
-        self.streams.slot(stream).is_none_or(|slot| self.streams.get(slot).send == SendPhase::End)
+    /// Whether END_STREAM is in the output or was transmitted, or the stream is gone. While it is queued, this asks for
+    /// [`crate::Event::SendEnded`], which reports when it is in the output.
+    pub fn has_ended_sending(&mut self, stream: StreamKey) -> bool {
+        let Some(slot) = self.streams.slot(stream) else { return true };
+        let record = self.streams.get_mut(slot);
+        if record.send.is_end_queued() {
+            record.set_wants_event(true);
+        }
+        record.send == SendPhase::End
     }
 
     /// The number of bytes that the caller should send on a stream now. If it is 0, [`crate::Event::Writable`] reports when there is
@@ -311,8 +317,8 @@ impl Connection {
         let queue_max = self.config.queue_max(self.streams.queued());
         let record = self.streams.get_mut(slot);
         let room = queue_max.saturating_sub(record.queued);
-        if room == 0 {
-            record.set_wants_writable(true);
+        if room == 0 && record.send.takes_data() {
+            record.set_wants_event(true);
         }
         room as usize
     }
@@ -399,7 +405,7 @@ impl Connection {
     fn write_next(&mut self, slot: u32, frame_len_max: u32) {
         let queue_max = self.config.queue_max(self.streams.queued());
         match self.streams.next_frame(slot, self.input_time(), frame_len_max, queue_max) {
-            NextFrame::Data { id, len, end_stream, trailers, writable } => {
+            NextFrame::Data { id, len, end_stream, trailers, reported } => {
                 self.write_data_header(id, len as usize, end_stream);
                 let mut left = len as usize;
                 while left > 0 {
@@ -407,8 +413,13 @@ impl Connection {
                     left -= chunk.len();
                     self.out.push(chunk);
                 }
-                if let Some(stream) = writable {
-                    self.pending.push_back(Event::Writable { stream });
+                if let Some(stream) = reported {
+                    let ends = end_stream || trailers;
+                    self.pending.push_back(if ends {
+                        Event::SendEnded { stream }
+                    } else {
+                        Event::Writable { stream }
+                    });
                 }
                 if trailers {
                     self.write_trailers(slot, id);

@@ -28,8 +28,8 @@ pub(crate) enum NextFrame {
         end_stream: bool,
         /// The trailers in [`Streams::trailers`] end the stream behind this frame. [`Streams::finish_trailers`] follows.
         trailers: bool,
-        /// The key of the stream if the caller waits for room in its queue and there is some.
-        writable: Option<StreamKey>,
+        /// The key of the stream if the caller waits for room in its queue and there is some, or for its end and this is it.
+        reported: Option<StreamKey>,
     },
     /// No frame.
     None,
@@ -187,9 +187,9 @@ impl Streams {
         }
         stream.send_content = content;
         if end_stream {
-            stream.send = SendPhase::EndQueued;
+            stream.queue_end(SendPhase::EndQueued);
         } else if stream.queued > queue_max {
-            stream.set_wants_writable(true);
+            stream.set_wants_event(true);
         }
         if !is_empty || end_stream {
             self.schedule(slot);
@@ -210,7 +210,7 @@ impl Streams {
         let (at, list) = self.send.trailers.add();
         list.extend(fields);
         stream.trailers = at;
-        stream.send = SendPhase::TrailersQueued;
+        stream.queue_end(SendPhase::TrailersQueued);
     }
 
     /// Adds a stream with queued DATA to the list of ready streams. [`Streams::next_frame`], which has the time, finds out whether its
@@ -257,9 +257,10 @@ impl Streams {
         let end_stream = left == 0 && stream.send == SendPhase::EndQueued;
         // RFC 9113 §5.2.1: flow control applies only to DATA, so trailers do not wait for another turn.
         let trailers = left == 0 && stream.send == SendPhase::TrailersQueued;
-        let has_room = stream.wants_writable() && stream.send.takes_data() && left <= queue_max / 2;
-        if has_room {
-            stream.set_wants_writable(false);
+        let is_reported = stream.wants_event()
+            && if stream.send.takes_data() { left <= queue_max / 2 } else { end_stream || trailers };
+        if is_reported {
+            stream.set_wants_event(false);
         }
         stream.send_delta = spend(stream.send_delta, len);
         self.send.window -= i64::from(len);
@@ -273,8 +274,8 @@ impl Streams {
         } else {
             self.send.scheduler.rotate(&mut self.slab, slot, priority);
         }
-        let writable = has_room.then(|| StreamKey::new(slot, id));
-        NextFrame::Data { id, len, end_stream, trailers, writable }
+        let reported = is_reported.then(|| StreamKey::new(slot, id));
+        NextFrame::Data { id, len, end_stream, trailers, reported }
     }
 
     /// Discards the queued DATA of all streams, because the connection has ended. O(slots).
@@ -467,7 +468,7 @@ mod tests {
             let (mut streams, slot) = sending(window);
             queue(&mut streams, slot, 25);
             let frame = streams.next_frame(slot, Duration::ZERO, 10, 1 << 20);
-            assert!(matches!(frame, NextFrame::Data { len: 10, end_stream: false, writable: None, .. }));
+            assert!(matches!(frame, NextFrame::Data { len: 10, end_stream: false, reported: None, .. }));
             streams.take_chunk(slot, 10).unwrap();
             assert_eq!(streams.next_ready().is_none(), is_blocked);
             streams.check();

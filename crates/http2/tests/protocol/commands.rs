@@ -469,6 +469,33 @@ fn a_stream_that_was_ended_is_not_writable() {
 }
 
 #[test]
+fn an_end_that_was_queued_is_reported_when_it_is_in_the_output() {
+    for (has_trailers, is_asked) in [(false, true), (true, true), (false, false), (true, false)] {
+        let mut config = Config::new(Role::Server);
+        config.stream_queue = 10_000;
+        let mut end = server(config, &[(4, 20_000)], &Frame::get(1));
+        let key = end.key(1);
+        end.connection.send_response(key, status("200"), false).unwrap();
+        end.connection.send_data(key, vec![b'd'; 30_000], !has_trailers).unwrap();
+        if has_trailers {
+            end.connection.send_trailers(key, fields(&[("a", "b")])).unwrap();
+        }
+        assert!(!is_asked || !end.connection.has_ended_sending(key));
+        end.drain();
+        end.receive(&Frame::window_update(1, 9_999).to_bytes());
+        end.drain();
+        assert!(end.connection.poll_event().is_none());
+        end.receive(&Frame::window_update(1, 1).to_bytes());
+        end.drain();
+        // The stream is gone.
+        let event = end.connection.poll_event();
+        let is_reported = matches!(event, Some(Event::SendEnded { stream }) if stream == key);
+        assert_eq!((is_reported, end.connection.poll_event().is_none()), (is_asked, true), "{event:?}");
+        assert!(end.connection.has_ended_sending(key));
+    }
+}
+
+#[test]
 fn fields_that_the_peer_would_refuse_are_not_sent() {
     // RFC 9113 §8.2.1, §8.2.2, §8.3; RFC 8441 §4.
     let get = |more: (&'static str, &'static str)| {

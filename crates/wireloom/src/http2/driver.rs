@@ -425,7 +425,7 @@ impl Driver {
             };
             if count == 0 {
                 ready!(self.io.poll_flush(cx))?;
-                state.note_left();
+                state.note_left(0);
                 return Poll::Ready(Ok(()));
             }
             let offered = slices[..count].iter().map(|slice| slice.len()).sum::<usize>() - self.prefix.len();
@@ -442,8 +442,8 @@ impl Driver {
                     let prefix_len = len.min(self.prefix.len());
                     self.prefix = &self.prefix[prefix_len..];
                     state.transmitted(now, len - prefix_len);
-                    if !self.io.has_buffered_writes() {
-                        state.note_left();
+                    if let Some(buffered_len) = self.io.buffered_len_max() {
+                        state.note_left(buffered_len);
                     }
                 }
                 Err(error) => {

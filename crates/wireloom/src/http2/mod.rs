@@ -22,7 +22,7 @@
 //!   a complete response resets with NO_ERROR (RFC 9113 §8.1).
 //! - [`Tunnel`] makes a transport of the two.
 //!
-//! Layers: `deadlines`, `driver_handle`, `head`, `memory_report`, `peer_preface`, `read_buffer`, `recv_buffer`, `timers`, `unread` → `heads` →
+//! Layers: `deadlines`, `driver_handle`, `head`, `leaving`, `memory_report`, `peer_preface`, `read_buffer`, `recv_buffer`, `timers`, `unread` → `heads` →
 //! `slots` → `state` → `shared` → `handler_ref`, `head_memory`, `send_stream` → `recv_stream` → `incoming`, `requests` → `driver`,
 //! `tunnel`.
 
@@ -37,6 +37,7 @@ mod incoming;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod latency;
+mod leaving;
 mod memory_report;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]

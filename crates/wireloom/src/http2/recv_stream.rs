@@ -185,7 +185,7 @@ impl Drop for RecvStream {
             slot.discard_unread(core, deferred);
             if receiving == Receiving::Open && state.core.role() == Role::Client && !is_sent {
                 // Without a reader of the response the request is pointless. Its content, if that is in the output, is before the reset.
-                state.note_framed();
+                state.handle_events();
                 let _ = state.core.reset(stream.key, ErrorCode::CANCEL);
                 state.fail_stream(stream.key, &HttpError::StreamReset(ErrorCode::CANCEL));
             } else if receiving == Receiving::Open && finished {

@@ -9,7 +9,7 @@ use wireloom_http2::{Role, StreamKey};
 
 use super::head::to_fields;
 use super::shared::Shared;
-use super::slots::{Receiving, StreamRef};
+use super::slots::{Receiving, RequestEnd, StreamRef};
 use super::state::State;
 use super::unread::is_accepted;
 use crate::error::HttpError;
@@ -117,7 +117,7 @@ impl SendStream {
 
     /// Whether everything that was sent, up to the end of the stream, has left.
     pub(crate) fn is_sent(&self) -> bool {
-        self.shared.lock().slots.get(self.stream).is_some_and(|slot| slot.is_sent)
+        self.shared.lock().slots.get(self.stream).is_some_and(|slot| slot.request_end == RequestEnd::Left)
     }
 
     /// Ready when everything that was sent, up to the end of the stream, has left.
@@ -126,12 +126,11 @@ impl SendStream {
     /// The stream was reset, or the connection failed.
     pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HttpError>> {
         let mut state = self.shared.lock();
-        let is_leaving = state.is_leaving(self.stream);
         let State { slots, deferred, .. } = &mut *state;
         let Some(slot) = slots.get(self.stream) else { return Poll::Ready(Err(HttpError::Closed)) };
-        match &slot.error {
-            _ if slot.is_sent => Poll::Ready(Ok(())),
-            Some(error) if !is_leaving => Poll::Ready(Err(error.clone())),
+        match (slot.request_end, &slot.error) {
+            (RequestEnd::Left, _) => Poll::Ready(Ok(())),
+            (RequestEnd::Queued, Some(error)) => Poll::Ready(Err(error.clone())),
             _ => {
                 deferred.register(&mut slot.sender, cx);
                 Poll::Pending
@@ -190,7 +189,7 @@ impl SendStream {
                 Ok(()) if end_stream => {
                     state.finish(stream.key, is_accepted);
                     if state.core.role() == Role::Client {
-                        state.add_unsent(stream);
+                        state.end_request(stream);
                     }
                 }
                 Ok(()) => {}

@@ -8,6 +8,7 @@ use wireloom_http2::{Connection, Event, Role, StreamKey};
 
 use super::head::to_headers;
 use super::heads::Heads;
+use super::leaving::Leaving;
 use super::recv_buffer::RecvBuffer;
 use crate::error::HttpError;
 use crate::guard::{Deferred, WakerSlot};
@@ -26,6 +27,7 @@ pub(super) struct Slots {
     slots: Slab<Box<Slot>>,
     /// By [`StreamKey::slot`]: the index of the last slot that was made for it.
     indexes: Vec<u32>,
+    leaving: Leaving<StreamRef>,
 }
 
 /// One stream.
@@ -38,8 +40,7 @@ pub(super) struct Slot {
     pub(super) receiving: Receiving,
     /// END_STREAM was sent or is queued.
     pub(super) finished: bool,
-    /// END_STREAM of a request has left.
-    pub(super) is_sent: bool,
+    pub(super) request_end: RequestEnd,
     /// The status of the response, which has ended, was below 300.
     pub(super) is_accepted: bool,
     /// It is read as a transport.
@@ -68,6 +69,18 @@ pub(super) enum Receiving {
     Discarding,
     /// END_STREAM has arrived.
     Ended,
+}
+
+/// END_STREAM of a client's request that has content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum RequestEnd {
+    /// It is queued, if it was sent at all.
+    #[default]
+    Queued,
+    /// It is in the output, and does not depend on its stream any more.
+    Leaving,
+    /// It has left.
+    Left,
 }
 
 impl Slots {
@@ -159,11 +172,38 @@ impl Slots {
 
     /// Fails every stream. Tunnels of a server lose what has not been read: what they would answer has no receiver. A client reads on.
     pub(super) fn fail_all(&mut self, error: &HttpError, core: &mut Connection, deferred: &mut Deferred) {
+        self.leaving.clear();
         for (_, slot) in &mut self.slots {
+            if slot.request_end == RequestEnd::Leaving {
+                slot.request_end = RequestEnd::Queued;
+            }
             if core.role() == Role::Server && slot.is_tunnel && slot.receiving == Receiving::Open {
                 slot.lose_unread(core, deferred);
             }
             slot.fail(error, deferred);
+        }
+    }
+
+    /// The transport has accepted `len` bytes of the output.
+    pub(super) fn transmitted(&mut self, len: usize) {
+        self.leaving.transmitted(len);
+    }
+
+    /// END_STREAM of a request is in the output, or was.
+    pub(super) fn end_request(&mut self, stream: StreamRef, core: &Connection) {
+        if let Some(slot) = self.get(stream) {
+            slot.request_end = RequestEnd::Leaving;
+            self.leaving.push(stream, core.memory().output);
+        }
+    }
+
+    /// Wakes the senders whose END_STREAM has left a transport that buffers at most `buffered_len` of the bytes that it has accepted.
+    pub(super) fn note_left(&mut self, buffered_len: usize, deferred: &mut Deferred) {
+        while let Some(stream) = self.leaving.pop(buffered_len) {
+            if let Some(slot) = self.get(stream) {
+                slot.request_end = RequestEnd::Left;
+                deferred.wake(&mut slot.sender);
+            }
         }
     }
 
@@ -241,6 +281,11 @@ impl Slots {
             }
             Event::Reset { stream, code, .. } => self.fail(stream, &HttpError::StreamReset(code), deferred),
             Event::Refused { stream } => self.fail(stream, &HttpError::NotProcessed, deferred),
+            Event::SendEnded { stream } => {
+                if let Some(stream) = self.find(stream) {
+                    self.end_request(stream, core);
+                }
+            }
             Event::Writable { stream } => {
                 if let Some(slot) = self.get_by_key(stream) {
                     deferred.wake(&mut slot.sender);

@@ -25,10 +25,6 @@ pub(super) struct State {
     pub(super) core: Connection,
     pub(super) slots: Slots,
     pub(super) unread: UnreadRequests,
-    /// Requests whose END_STREAM was sent, or is queued, and has not left.
-    unsent: Vec<Unsent>,
-    /// Bytes of the core's output that the transport has accepted.
-    transmitted: u64,
     pub(super) peer_preface: PeerPreface,
     /// The code of the peer's last GOAWAY.
     pub(super) goaway: Option<ErrorCode>,
@@ -49,13 +45,6 @@ pub(super) struct State {
     epoch: Instant,
     /// Set while the transport is not read, for lack of memory or of processor time.
     stopped_at: Option<Duration>,
-}
-
-/// The end of a message that has not left.
-struct Unsent {
-    stream: StreamRef,
-    /// It is before this position of the output, as `transmitted` counts; `None` while it is queued.
-    end: Option<u64>,
 }
 
 impl Guardable for State {
@@ -97,8 +86,6 @@ impl State {
             core,
             slots: Slots::default(),
             unread: UnreadRequests::default(),
-            unsent: Vec::new(),
-            transmitted: 0,
             peer_preface: PeerPreface::Partial(0),
             goaway: None,
             failure: None,
@@ -221,49 +208,23 @@ impl State {
     /// The transport has accepted `len` bytes of the output.
     pub(super) fn transmitted(&mut self, now: Duration, len: usize) {
         self.core.transmitted(now, len);
-        self.transmitted += len as u64;
+        self.slots.transmitted(len);
     }
 
-    /// END_STREAM of a request was sent, or is queued.
-    pub(super) fn add_unsent(&mut self, stream: StreamRef) {
-        self.unsent.push(Unsent { stream, end: None });
-        self.note_framed();
-    }
-
-    /// Notes where the ends of messages are that are in the output now.
-    pub(super) fn note_framed(&mut self) {
-        // A stream that was reset is gone too.
-        self.handle_events();
-        let Self { unsent, slots, core, transmitted, .. } = self;
-        for Unsent { stream, end } in unsent.iter_mut().filter(|unsent| unsent.end.is_none()) {
-            let is_alive = slots.get(*stream).is_some_and(|slot| slot.error.is_none());
-            if is_alive && core.has_ended_sending(stream.key) {
-                *end = Some(*transmitted + core.memory().output);
-            }
+    /// The client has sent END_STREAM of a request, or queued it.
+    pub(super) fn end_request(&mut self, stream: StreamRef) {
+        // Otherwise an event tells.
+        if self.core.has_ended_sending(stream.key) {
+            self.slots.end_request(stream, &self.core);
         }
     }
 
-    /// Whether END_STREAM of a request is in the output, which does not depend on its stream any more.
-    pub(super) fn is_leaving(&self, stream: StreamRef) -> bool {
-        self.unsent.iter().any(|unsent| unsent.stream.key == stream.key && unsent.end.is_some())
-    }
-
-    /// All that was transmitted has left: wakes the senders whose END_STREAM has.
-    pub(super) fn note_left(&mut self) {
-        if self.unsent.is_empty() {
-            return;
+    /// Of what was transmitted, the transport buffers at most `buffered_len` bytes; the rest has left.
+    pub(super) fn note_left(&mut self, buffered_len: usize) {
+        if self.core.role() == Role::Client {
+            self.handle_events();
+            self.slots.note_left(buffered_len, &mut self.deferred);
         }
-        self.note_framed();
-        let Self { unsent, slots, transmitted, deferred, .. } = self;
-        unsent.retain(|&Unsent { stream, end }| {
-            let Some(slot) = slots.get(stream) else { return false };
-            slot.is_sent = end.is_some_and(|end| end <= *transmitted);
-            if slot.is_sent {
-                deferred.wake(&mut slot.sender);
-            }
-            // A stream that has failed sends no more.
-            !slot.is_sent && (end.is_some() || slot.error.is_none())
-        });
     }
 
     pub(super) fn add_caller_memory(&mut self, change: i64) {
@@ -313,7 +274,6 @@ impl State {
         };
         // Requests that were never sent, and streams that ended before, have errors of their own.
         self.handle_events();
-        self.unsent.clear();
         self.slots.fail_all(&error, &mut self.core, &mut self.deferred);
         self.failure.get_or_insert(error);
         self.deferred.notify(&self.ready);

@@ -142,10 +142,17 @@ impl Io {
 
     /// Whether the transport has buffered bytes that [`Io::poll_flush`] would write, or may have.
     pub(crate) fn has_buffered_writes(&self) -> bool {
+        self.buffered_len_max() != Some(0)
+    }
+
+    /// The most bytes that the transport has buffered and [`Io::poll_flush`] would write; `None` if it does not tell.
+    pub(crate) fn buffered_len_max(&self) -> Option<usize> {
         match self {
             #[cfg(feature = "tls")]
-            Self::Tls(io) if self.socket().is_some() => io.get_ref().1.wants_write(),
-            _ => self.buffers_writes(),
+            Self::Tls(io) if self.socket().is_some() => {
+                Some(if io.get_ref().1.wants_write() { super::BUFFERED_LEN_MAX } else { 0 })
+            }
+            _ => (!self.buffers_writes()).then_some(0),
         }
     }
 

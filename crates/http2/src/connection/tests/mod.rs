@@ -66,6 +66,7 @@ fn describe(event: &Event<'_>, connection: &Connection) -> String {
         Event::Reset { stream, code, error } => format!("reset {} {code} {}", stream.id(), error.is_some()),
         Event::Refused { stream } => format!("refused {}", stream.id()),
         Event::Writable { stream } => format!("writable {}", stream.id()),
+        Event::SendEnded { stream } => format!("send ended {}", stream.id()),
         Event::Settings => "settings".into(),
         Event::SettingsAcknowledged => "acknowledged".into(),
         Event::Pong { .. } => "pong".into(),
