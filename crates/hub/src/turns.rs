@@ -150,7 +150,9 @@ impl Drop for Turn {
 mod tests {
     use std::pin::{Pin, pin};
     use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
 
+    use tokio::time::timeout;
     use wireloom_testing::rng::generators;
 
     use super::*;
@@ -221,6 +223,33 @@ mod tests {
             let [first, second] = greedy.map(|user| held.iter().filter(|(held, _)| *held == user).count());
             assert!(first.abs_diff(second) < 10 && first + second > 200, "{first} {second}");
         }
+    }
+
+    /// Those that are given up at any moment, also when they have just been admitted, keep no turn.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn all_have_turns_though_some_give_up() {
+        let turns = Arc::<Turns>::default();
+        let callers = generators(1_000).map(|mut rng| {
+            let turns = turns.clone();
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    let user = ["a", "b", "c", "d"][rng.usize(..4)];
+                    let acquiring = turns.acquire(rng.bool().then_some(user));
+                    if rng.bool() {
+                        let turn = acquiring.await;
+                        tokio::task::yield_now().await;
+                        drop(turn);
+                    } else {
+                        let _ = timeout(Duration::from_micros(rng.u64(..500)), acquiring).await;
+                    }
+                }
+            })
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            timeout(Duration::from_secs(60), caller).await.expect("all have turns").unwrap();
+        }
+        let State { free, users, waiting } = &*lock(&turns.0);
+        assert_eq!((*free, users.len(), waiting.len()), (CALLS_MAX, 0, 0));
     }
 
     #[test]

@@ -161,6 +161,8 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Poll, Waker};
 
+    use wireloom_testing::rng::generators;
+
     use super::*;
 
     fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
@@ -260,6 +262,32 @@ mod tests {
         }
         drop((unwritten, admitted, waiting, left));
         assert_eq!(visits(&undelivered), 0);
+    }
+
+    /// Those that are given up at any moment, also when they have just been admitted, keep no room.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn all_are_admitted_though_some_give_up() {
+        let undelivered = Arc::<Undelivered>::default();
+        let publishers = generators(64).map(|mut rng| {
+            let undelivered = undelivered.clone();
+            tokio::spawn(async move {
+                for _ in 0..100 {
+                    let reserving = undelivered.reserve(rng.usize(1..3_000));
+                    if rng.bool() {
+                        let load = reserving.await;
+                        tokio::task::yield_now().await;
+                        drop(load);
+                    } else {
+                        let _ = timeout(Duration::from_micros(rng.u64(..500)), reserving).await;
+                    }
+                }
+            })
+        });
+        for publisher in publishers.collect::<Vec<_>>() {
+            timeout(Duration::from_secs(60), publisher).await.expect("all are admitted").unwrap();
+        }
+        let state = lock(&undelivered.0);
+        assert_eq!((state.visits, state.waiting.len()), (0, 0));
     }
 
     #[tokio::test]
