@@ -707,8 +707,10 @@ impl State {
         }
     }
 
-    /// Ends reading and writing. The transport is kept until the peer has closed it, and the caller finds a task for that.
+    /// Ends reading and writing. The transport is kept until the peer has closed it, and the caller finds a task for that. What is read
+    /// meanwhile is paid for as before.
     fn linger(&mut self, why: WebSocketError, linger: Linger) {
+        let linger = linger.with_account(self.send_queue.account());
         self.link.linger(why.clone(), linger);
         self.fail(why);
     }

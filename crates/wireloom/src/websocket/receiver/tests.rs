@@ -168,6 +168,22 @@ async fn a_dropped_websocket_lingers_until_its_close_timeout() {
     assert!(peer.write_all(b"not read").await.is_err());
 }
 
+// Its peer has used up its share of the processor.
+#[tokio::test]
+async fn what_arrives_while_the_transport_lingers_is_paid_for() {
+    const LEN: usize = 1 << 10;
+    let memory = scheduled().await;
+    let (mut peer, sender, receiver) = serve(&memory, LEN);
+    let (account, shared) = (memory.account(), receiver.shared.clone());
+    shared.set_account(&account);
+    drop((sender, receiver));
+    peer.write_all(&[0; LEN]).await.unwrap();
+    account.charge(4 << 20);
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert!(shared.poll_ended(shared.next_waiter(), cx).is_pending());
+    assert!(is_pending(peer.write_all(&[0])), "it was read");
+}
+
 // RFC 6455 §5.5.1: it should not have sent it.
 #[tokio::test(start_paused = true)]
 async fn bytes_behind_a_close_frame_are_discarded_for_a_time() {
