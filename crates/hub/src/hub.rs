@@ -184,7 +184,7 @@ impl HubBuilder {
     /// Builds the hub.
     ///
     /// # Errors
-    /// A key of the configuration cannot be read.
+    /// The configuration cannot be used, such as an endpoint that does not exist or a key that cannot be read.
     pub fn build(self) -> Result<Hub, ConfigError> {
         let HistoryConfig { channels_max, len_max, .. } = self.config.history;
         let settings = Settings::new(self.config, None)?;
@@ -261,7 +261,7 @@ impl Hub {
     /// of `[history]` and the prefix of `[engine]` that it was made with.
     ///
     /// # Errors
-    /// A key of the configuration cannot be read; the old configuration stays.
+    /// The configuration cannot be used, such as an endpoint that does not exist or a key that cannot be read; the old one stays.
     pub fn reload(&self, config: HubConfig) -> Result<(), ConfigError> {
         let before = self.0.settings();
         let settings = Settings::new(config, Some(&before))?;
