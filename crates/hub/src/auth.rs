@@ -341,17 +341,23 @@ impl Verifier {
             .filter_map(|keys| keys.remote.as_ref())
     }
 
-    /// Called before the token of a connection is verified, and what it returns is held until then. Fetches the keys at a URL if the token
-    /// names one that is not known, and charges the check.
-    #[must_use]
-    pub(crate) async fn prepare_connect(&self, token: &str) -> Option<SemaphorePermit<'_>> {
-        self.prepare(&self.connect, token).await
+    /// Calls `verify`, which verifies the token of a connection, when it is its turn; the turn is over before anything else is awaited.
+    /// Fetches the keys at a URL if the token names one that is not known, and charges the check.
+    pub(crate) async fn in_turn_of_connect<T>(&self, token: &str, verify: impl FnOnce() -> T) -> T {
+        let _turn = self.prepare(&self.connect, token).await;
+        verify()
     }
 
     /// The same for the token of a subscription.
-    #[must_use]
-    pub(crate) async fn prepare_subscribe(&self, token: &str) -> Option<SemaphorePermit<'_>> {
-        self.prepare(self.subscribe_keys(), token).await
+    pub(crate) async fn in_turn_of_subscribe<T>(&self, token: &str, verify: impl FnOnce() -> T) -> T {
+        let _turn = self.prepare(self.subscribe_keys(), token).await;
+        verify()
+    }
+
+    /// The number of signatures that may be verified now.
+    #[cfg(test)]
+    pub(crate) fn turns(&self) -> usize {
+        self.checks.available_permits()
     }
 
     async fn prepare(&self, keys: &Keys, token: &str) -> Option<SemaphorePermit<'_>> {
@@ -877,12 +883,13 @@ mod tests {
         let others = verifier.checks.acquire_many(permits as u32).await.unwrap();
         for (algorithm, waits) in [("HS256", false), ("ES256", true), ("EdDSA", true), ("PS512", true)] {
             let token = token(algorithm);
-            let mut preparing = pin!(verifier.prepare_connect(&token));
+            let mut preparing = pin!(verifier.in_turn_of_connect(&token, || ()));
             let is_waiting = poll_fn(|cx| Poll::Ready(preparing.as_mut().poll(cx).is_pending())).await;
             assert_eq!(is_waiting, waits, "{algorithm}");
         }
         drop(others);
-        assert!(verifier.prepare_connect(&token("ES384")).await.is_some());
+        verifier.in_turn_of_connect(&token("ES384"), || assert_eq!(verifier.turns(), permits - 1)).await;
+        assert_eq!(verifier.turns(), permits);
     }
 
     #[test]

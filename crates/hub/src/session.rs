@@ -607,9 +607,9 @@ impl Session {
         let (mut subs, mut meta, mut is_cut) = (Vec::new(), None, false);
         let has_token = !request.token.is_empty();
         if has_token {
-            let _turn = settings.verifier.prepare_connect(&request.token).await;
-            let (clock, warnings) = (&self.node.clock, &self.node.warnings);
-            let verified = settings.verifier.connect(&request.token, clock.system_now());
+            let (clock, warnings, verifier) = (&self.node.clock, &self.node.warnings, &settings.verifier);
+            let verify = || verifier.connect(&request.token, clock.system_now());
+            let verified = verifier.in_turn_of_connect(&request.token, verify).await;
             let verified = verified.and_then(|claims| Ok((claims.meta()?, claims)));
             let (attached, claims) =
                 verified.map_err(|error| match error.logged(clock, warnings, self.client.id) {

@@ -248,13 +248,8 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
         None => Requester::Client(client),
     };
     let (operation, settings) = (Operation::Subscribe { token }, node.settings());
-    let turn = match token.is_empty() {
-        true => None,
-        false => settings.verifier.prepare_subscribe(token).await,
-    };
-    let decision = rights::check(&settings, &node.clock, &node.warnings, requester, channel, operation)?;
-    drop(turn);
-    let without_callback = match decision {
+    let check = || rights::check(&settings, &node.clock, &node.warnings, requester, channel, operation);
+    let without_callback = match settings.verifier.in_turn_of_subscribe(token, check).await? {
         Decision::Allowed(grant) => return Ok(request.granted.clone().unwrap_or(grant)),
         Decision::Application(without_callback) => without_callback,
     };

@@ -264,8 +264,9 @@ impl Session {
             return Err(ErrorCode::BadRequest);
         }
         let (settings, clock) = (self.node.settings(), &self.node.clock);
-        let _turn = settings.verifier.prepare_connect(token).await;
-        let verified = settings.verifier.connect(token, clock.system_now());
+        let verifier = &settings.verifier;
+        let verify = || verifier.connect(token, clock.system_now());
+        let verified = verifier.in_turn_of_connect(token, verify).await;
         let (meta, claims) = verified
             .and_then(|claims| match claims.sub == self.client.user() {
                 true => Ok((claims.meta()?, claims)),
@@ -290,9 +291,9 @@ impl Session {
         if request.channel.is_empty() || request.token.is_empty() {
             return Err(ErrorCode::BadRequest);
         }
-        let settings = self.node.settings();
-        let _turn = settings.verifier.prepare_subscribe(&request.token).await;
-        let grant = match self.check(&request.channel, Operation::Renew { token: &request.token })? {
+        let (settings, operation) = (self.node.settings(), Operation::Renew { token: &request.token });
+        let check = || self.check(&request.channel, operation);
+        let grant = match settings.verifier.in_turn_of_subscribe(&request.token, check).await? {
             Decision::Allowed(grant) => grant,
             Decision::Application(_) => Grant::default(),
         };

@@ -402,3 +402,50 @@ async fn a_pause_of_this_process_ends_no_connection() {
     }
     assert_eq!(node.clock.now() - pinged, node.settings().config.client.pong_timeout);
 }
+
+/// Others verify tokens while presence is written, which an engine may take any time for.
+#[tokio::test]
+async fn no_turn_to_verify_is_held_while_a_command_waits() {
+    const COUNT: usize = 100;
+    let [private, public] =
+        [include_str!("../../tests/keys/ecdsa.pem"), include_str!("../../tests/keys/ecdsa.pub.pem")];
+    let config = format!(
+        "token.ecdsa_public_key = \"\"\"{public}\"\"\"\n[channel]\nsubscribe = \"client\"\npresence = true\n"
+    );
+    let hub = Hub::builder().config(HubConfig::from_toml(&config).unwrap()).build().unwrap();
+    let node = &hub.0;
+    let key = jsonwebtoken::EncodingKey::from_ec_pem(private.as_bytes()).unwrap();
+    let token = |info: usize, channel: Option<&str>| {
+        let mut claims = serde_json::json!({ "sub": "7", "exp": 4_000_000_000_u64, "info": info });
+        channel.into_iter().for_each(|channel| claims["channel"] = channel.into());
+        jsonwebtoken::encode(&jsonwebtoken::Header::new(jsonwebtoken::Algorithm::ES256), &claims, &key)
+            .unwrap()
+    };
+    let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+    let mut session = Session::new(node.clone(), client, Headers::NONE);
+    session
+        .handle_message(format!("{{\"id\":1,\"connect\":{{\"token\":\"{}\"}}}}", token(0, None)).into())
+        .await;
+    let subscribe = (0..COUNT).map(|n| format!("{{\"id\":2,\"subscribe\":{{\"channel\":\"{n}\"}}}}"));
+    session.handle_message(subscribe.collect::<Vec<_>>().join("\n").into()).await;
+    assert_eq!(session.client.listed_in().len(), COUNT);
+    let renewals = (0..COUNT).map(|n| match n % 2 {
+        0 => format!("{{\"id\":3,\"refresh\":{{\"token\":\"{}\"}}}}", token(n, None)),
+        _ => {
+            let token = token(n, Some("0"));
+            format!("{{\"id\":3,\"sub_refresh\":{{\"channel\":\"0\",\"token\":\"{token}\"}}}}")
+        }
+    });
+    let renewals = renewals.collect::<Vec<_>>().join("\n");
+    let (settings, client) = (node.settings(), session.client.clone());
+    let all = settings.verifier.turns();
+    let mut handled = std::pin::pin!(session.handle_message(renewals.as_str().into()));
+    poll_fn(|cx| {
+        let polled = handled.as_mut().poll(cx);
+        assert_eq!(settings.verifier.turns(), all);
+        polled
+    })
+    .await;
+    assert!(!client.outbox.has_ended());
+    assert_eq!(client.info(Bytes::new()).conn_info, (COUNT - 2).to_string());
+}
