@@ -611,7 +611,7 @@ impl Drop for Receiver {
         // Dropped after the unlock.
         let _unused = state.slot.put_dropped(self.active.take());
         state.count_read_buffer();
-        state.drop_half();
+        self.shared.drop_half(&mut state);
         receive_in_task(&self.shared, state);
     }
 }
@@ -640,7 +640,7 @@ pub(super) fn receive_in_task(shared: &Arc<Shared>, mut state: Guard<'_, State>)
 async fn discard_all(shared: Arc<Shared>) {
     let mut active = None;
     poll_fn(|cx| {
-        if shared.lock().halves == 0 {
+        if !shared.has_halves() {
             // Ends it once all is written.
             let _ = shared.poll_ended(Waiter::RECEIVER, cx);
         }

@@ -385,7 +385,7 @@ impl Drop for Sender {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.link.remove(self.waiter);
-        if state.drop_half() {
+        if self.shared.drop_half(&mut state) {
             // The receiver was dropped before, maybe outside of the runtime.
             receive_in_task(&self.shared, state);
         }

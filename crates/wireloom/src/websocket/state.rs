@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Weak;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ thread_local! {
 
 pub(crate) struct Shared {
     state: Guarded<State>,
+    /// The receiver and the senders that live. It changes under the lock; in the state it would take eight bytes of each connection.
+    halves: AtomicU32,
     /// The receiver has buffered messages that it has not returned, so a batch may be delayed until they are answered. This
     /// decides when a batch is written, never whether.
     more_buffered: AtomicBool,
@@ -102,10 +104,10 @@ impl Shared {
                 send_queue: Account::default().reservation(Category::SendQueue),
                 shared: shared.clone(),
                 config,
-                halves: 1,
                 last_waiter: Waiter::RECEIVER,
                 deferred: Deferred::default(),
             }),
+            halves: AtomicU32::new(1),
             more_buffered: AtomicBool::new(false),
             is_discarding: AtomicBool::new(false),
             is_observed,
@@ -160,7 +162,7 @@ impl Shared {
     /// Ready when the transport is not needed any more. Once both halves are dropped, this writes the queue.
     pub(super) fn poll_ended(&self, waiter: Waiter, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
-        let is_dropped = state.halves == 0;
+        let is_dropped = !self.has_halves();
         if is_dropped && !state.link.is_closed() && state.poll_flush(Some((waiter, cx))).is_ready() {
             state.end_dropped();
         }
@@ -175,9 +177,23 @@ impl Shared {
     /// Another sender lives; returns its number among those that wait for the transport.
     pub(super) fn add_sender(&self) -> Waiter {
         self.state.with(|state| {
-            state.halves += 1;
+            self.halves.fetch_add(1, Ordering::Relaxed);
             state.last_waiter.advance()
         })
+    }
+
+    /// A half is dropped. True if it was the last one, which sends the Close frame.
+    pub(super) fn drop_half(&self, state: &mut State) -> bool {
+        let is_last = self.halves.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last {
+            state.close_dropped();
+        }
+        is_last
+    }
+
+    /// Whether the receiver or a sender lives.
+    pub(super) fn has_halves(&self) -> bool {
+        self.halves.load(Ordering::Acquire) > 0
     }
 
     /// The number of another future that waits for the transport.
@@ -365,8 +381,6 @@ pub(super) struct State {
     pub(super) deferred: Deferred,
     /// The memory of the queue.
     send_queue: Reservation,
-    /// The receiver and the senders that live.
-    pub(super) halves: u32,
     last_waiter: Waiter,
     shared: Weak<Shared>,
     /// Shared by the WebSockets of a server.
@@ -818,15 +832,6 @@ impl State {
         let latest = Instant::now() + TRAILING_TIMEOUT;
         let deadline = self.session.poll_timeout().map_or(latest, |deadline| deadline.min(latest));
         self.linger_in_task(WebSocketError::Closed, Linger::until(Some(deadline), TRAILING_LEN_MAX));
-    }
-
-    /// A half is dropped. True if it was the last one, which sends the Close frame.
-    pub(super) fn drop_half(&mut self) -> bool {
-        self.halves -= 1;
-        if self.halves == 0 {
-            self.close_dropped();
-        }
-        self.halves == 0
     }
 
     /// Both halves are dropped: queues the Close frame, and ends the connection unless a task can continue with it.
