@@ -149,13 +149,13 @@ pub trait Delivery: Send + Sync {
     /// How much of a channel's history is kept; `None` if it has no history.
     fn retention(&self, channel: &str) -> Option<Retention>;
     /// The most bytes that a channel's subscribers can be sent at once. An engine that has missed more reports the history as lost, so that
-    /// they recover it, each at its pace.
+    /// those with a position recover it, each at its pace, and delivers it in parts for those without one.
     fn catch_up_len_max(&self, _channel: &str) -> usize {
         1 << 20
     }
 }
 
-/// How much an engine reads of what it has missed in a channel.
+/// How much an engine reads at once of what it has missed in a channel.
 #[cfg(any(feature = "nats", feature = "redis"))]
 struct CatchUp {
     count_max: usize,
@@ -170,6 +170,10 @@ impl CatchUp {
         Self { count_max: (len_max / 1_024).max(1), len_max: len_max / 2 }
     }
 }
+
+/// The pause between two parts of what an engine has missed: subscribers are written to meanwhile.
+#[cfg(any(feature = "nats", feature = "redis"))]
+const CATCH_UP_PAUSE: Duration = Duration::from_millis(20);
 
 /// The number of publications that an engine delivers in one turn, of those that it has missed.
 #[cfg(any(feature = "nats", feature = "redis"))]

@@ -247,7 +247,8 @@ async fn no_more_is_read_than_a_reply_may_have() {
     }
 }
 
-/// What a node has missed is delivered if its subscribers' queues have room for it. Otherwise they recover it, each at its pace.
+/// What a node has missed is delivered at once if its subscribers' queues have room for it. Otherwise those with a position recover it, each
+/// at its pace, and the others receive it in parts.
 async fn miss(near: &dyn Engine, far: &dyn Engine, link: &Link) {
     let recorder = started(far);
     let _near = started(near);
@@ -271,9 +272,12 @@ async fn miss(near: &dyn Engine, far: &dyn Engine, link: &Link) {
     };
     let long = "x".repeat(256 << 10);
     let (short, is_lost) = ("short", Event::Lost("a".into()));
-    cut(&long).await;
-    recorder.until(|events| events.contains(&is_lost)).await;
-    // What is missed after that is complete.
+    let last = cut(&long).await;
+    let last = Event::Published("a".into(), last, long.clone());
+    let events = recorder.until(|events| events.contains(&last)).await;
+    let first = events.iter().position(|event| matches!(event, Event::Published(name, ..) if name == "a"));
+    assert!(events.iter().position(|event| *event == is_lost) < first);
+    // What is missed after that fits.
     let last = cut(short).await;
     let last = Event::Published("a".into(), last, short.into());
     let events = recorder.until(|events| events.contains(&last)).await;
@@ -281,7 +285,7 @@ async fn miss(near: &dyn Engine, far: &dyn Engine, link: &Link) {
         Event::Published(channel, _, text) if channel == "a" => Some(&**text),
         _ => None,
     });
-    assert_eq!(published.collect::<Vec<_>>(), [short; 8]);
+    assert_eq!(published.collect::<Vec<_>>(), [[long.as_str(); 8], [short; 8]].concat());
     assert_eq!(events.iter().filter(|event| **event == is_lost).count(), 1);
 }
 

@@ -9,13 +9,13 @@ use tokio::sync::{Mutex, Notify};
 use tracing::warn;
 
 use super::backlog::{Backlog, Dropped};
-use super::history;
+use super::history::{self, Missed};
 use super::names::{epoch_in, token_of};
 use super::streams::Nats;
-use crate::config::RecoveryMode;
+use crate::budget::{self, charge};
 use crate::engine::commands::COMMANDS;
-use crate::engine::{CatchUp, DELIVERIES_PER_TURN, Delivery, EngineError, Membership, within};
-use crate::history::{HistoryQuery, Position, Recovery, Retention};
+use crate::engine::{CATCH_UP_PAUSE, CatchUp, DELIVERIES_PER_TURN, Delivery, EngineError, Membership};
+use crate::history::{HistoryQuery, Position, Recovery, Retention, count_within};
 use crate::protocol::{Publication, Push};
 
 /// The delay before the stream is read again after a failure.
@@ -37,6 +37,8 @@ struct Cursor {
     complete: u64,
     /// Publications up to this sequence are not delivered again.
     delivered: u64,
+    /// Whether what follows is delivered in parts: subscribers with a position have been told to recover it.
+    is_in_parts: bool,
 }
 
 /// A publication that the stream's server has republished.
@@ -61,6 +63,7 @@ impl Follower {
             epoch: position.epoch.clone(),
             complete: position.offset,
             delivered: 0,
+            is_in_parts: false,
         });
     }
 
@@ -102,6 +105,10 @@ impl Follower {
                 Err(_permit) => backlog.during(self.catch_up(&nats, &*delivery)).await,
             };
             is_due &= message.is_ok();
+            if matches!(handled, Ok(true)) {
+                is_due = true;
+                backlog.during(tokio::time::sleep(CATCH_UP_PAUSE)).await;
+            }
             is_due |= self.has_dropped(&nats, &mut backlog);
             retry = handled.is_err();
             if let Err(error) = handled
@@ -121,12 +128,13 @@ impl Follower {
         dropped > 0
     }
 
+    /// Returns whether there is more to read.
     async fn handle_message(
         &self,
         nats: &Nats,
         delivery: &dyn Delivery,
         message: &Message,
-    ) -> Result<(), EngineError> {
+    ) -> Result<bool, EngineError> {
         match token_of(&message.subject) {
             Some("p") => {
                 if let Ok(publication) = Publication::decode(&*message.payload) {
@@ -151,12 +159,12 @@ impl Follower {
                 ) {
                     let retention = delivery.retention(&self.channel);
                     let live = Live { epoch, sequence, previous, retention, payload: &message.payload };
-                    self.handle_live(nats, delivery, live).await?;
+                    return self.handle_live(nats, delivery, live).await;
                 }
             }
             None => {}
         }
-        Ok(())
+        Ok(false)
     }
 
     async fn handle_live(
@@ -164,7 +172,7 @@ impl Follower {
         nats: &Nats,
         delivery: &dyn Delivery,
         live: Live<'_>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<bool, EngineError> {
         let mut cursor = self.cursor.lock().await;
         if live.retention.is_none() {
             *cursor = None;
@@ -179,21 +187,24 @@ impl Follower {
                 }
                 // Earlier commands of the new history are executed, too.
                 let complete = if is_lost && self.channel == COMMANDS { 0 } else { live.previous };
-                other.insert(Cursor { epoch: live.epoch.to_owned(), complete, delivered: 0 })
+                let epoch = live.epoch.to_owned();
+                other.insert(Cursor { epoch, complete, delivered: 0, is_in_parts: false })
             }
         };
         if live.sequence <= at.delivered {
-            return Ok(());
+            return Ok(false);
         }
         if let Some(retention) = live.retention
             && live.sequence > at.complete
             && live.previous > at.complete
         {
-            self.read_missing(nats, delivery, at, retention).await?;
+            if self.read_missing(nats, delivery, at, retention).await? {
+                return Ok(true);
+            }
             // The stream may not hold the live publication yet, where several servers keep it.
             // Or it belongs to an earlier stream.
             if live.sequence <= at.complete || live.epoch != at.epoch {
-                return Ok(());
+                return Ok(false);
             }
         }
         if history::is_tombstone(live.payload) {
@@ -206,41 +217,47 @@ impl Follower {
         }
         at.delivered = live.sequence;
         at.complete = at.complete.max(live.sequence);
-        Ok(())
+        at.is_in_parts = false;
+        Ok(false)
     }
 
-    /// Delivers the messages of the stream that did not arrive live.
-    async fn catch_up(&self, nats: &Nats, delivery: &dyn Delivery) -> Result<(), EngineError> {
+    /// Delivers the messages of the stream that did not arrive live. Returns whether there are more.
+    async fn catch_up(&self, nats: &Nats, delivery: &dyn Delivery) -> Result<bool, EngineError> {
         let mut cursor = self.cursor.lock().await;
         match (&mut *cursor, delivery.retention(&self.channel)) {
             (Some(at), Some(retention)) => self.read_missing(nats, delivery, at, retention).await,
-            _ => Ok(()),
+            _ => Ok(false),
         }
     }
 
-    /// Delivers everything after the cursor, or reports that the history no longer contains all of it.
+    /// Delivers what is after the cursor, or reports that the history no longer contains all of it. Returns whether there is more.
     async fn read_missing(
         &self,
         nats: &Nats,
         delivery: &dyn Delivery,
         at: &mut Cursor,
         retention: Retention,
-    ) -> Result<(), EngineError> {
+    ) -> Result<bool, EngineError> {
         let since = Position { offset: at.complete, epoch: at.epoch.clone() };
         let CatchUp { count_max, len_max } = CatchUp::new(delivery, &self.channel);
-        let mut recovery =
-            history::recover(nats, &self.channel, Some(&since), RecoveryMode::Stream, retention, len_max)
-                .await?;
-        recovery.recovered &= recovery.publications.len() <= count_max;
-        let Recovery { mut publications, recovered, mut position } = within(recovery, len_max).await;
-        if !recovered {
+        let limits = (count_max, len_max);
+        let missed = history::missed(nats, &self.channel, &since, retention, limits).await?;
+        let Missed { recovery: Recovery { mut publications, recovered, mut position }, has_more } = missed;
+        let is_lost = !recovered && !has_more;
+        if is_lost {
+            charge(budget::of_publications(&std::mem::take(&mut publications))).await;
+        } else if has_more {
+            publications.truncate(count_within(&publications, len_max));
+            position.offset = publications.last().map_or(since.offset, |last| last.offset);
+        }
+        if is_lost || has_more && !at.is_in_parts {
             delivery.deliver_history_lost(&self.channel);
-            if self.channel == COMMANDS {
-                // What is left of them has not been executed.
-                let read = history::read(nats, &self.channel, &HistoryQuery::default(), retention).await?;
-                (publications, position) = (read.publications, read.position);
-                publications.retain(|one| position.epoch != since.epoch || one.offset > since.offset);
-            }
+        }
+        if is_lost && self.channel == COMMANDS {
+            // What is left of them has not been executed.
+            let read = history::read(nats, &self.channel, &HistoryQuery::default(), retention).await?;
+            (publications, position) = (read.publications, read.position);
+            publications.retain(|one| position.epoch != since.epoch || one.offset > since.offset);
         }
         let mut previous = at.complete;
         // In turns, so that the subscribers are written to in between.
@@ -254,6 +271,7 @@ impl Follower {
         at.delivered = position.offset;
         at.complete = position.offset;
         at.epoch = position.epoch;
-        Ok(())
+        at.is_in_parts = has_more;
+        Ok(has_more)
     }
 }

@@ -182,8 +182,8 @@ struct After {
     has_since: bool,
     /// Whether the history was removed after the sequence.
     removed: bool,
-    /// Whether there are more of them, which were not read.
-    is_cut: bool,
+    /// How many more of them were not read; `u64::MAX` if the server does not count them.
+    left: u64,
     /// The length of `publications` as they are stored.
     len: usize,
 }
@@ -220,7 +220,7 @@ async fn after(
         }
         let is_too_long = found.publications.len() > 1 && found.len > len_max;
         if !batch.has_more || found.publications.len() >= max || is_too_long {
-            found.is_cut = batch.has_more;
+            found.left = if batch.has_more { batch.pending.unwrap_or(u64::MAX) } else { 0 };
             return Ok(found);
         }
         from = last + 1;
@@ -475,12 +475,7 @@ async fn state(stream: &Stream) -> Result<State, EngineError> {
     })
 }
 
-/// The publications that a client at `since` missed; if it has not recovered, those that were read.
-///
-/// A subject drops its oldest message first, because of its age or of the number of messages. So everything after
-/// `since` is present if the message at `since` is. If that was never a message of this subject, as where a client has
-/// subscribed to an empty channel, it is present if the stream has dropped no message after `since` because of its age (it
-/// drops in the order of sequences), and the subject has never had too many.
+/// What a subscriber at `since` missed. If it has not recovered, `publications` are what was read.
 pub(super) async fn recover(
     nats: &Nats,
     channel: &str,
@@ -489,54 +484,91 @@ pub(super) async fn recover(
     retention: Retention,
     len_max: usize,
 ) -> Result<Recovery, EngineError> {
+    let limits = (retention.size + 1, len_max);
+    Ok(read_missed(nats, channel, since, mode, retention, limits).await?.recovery)
+}
+
+/// The publications after a position: all of them, or at most `count_max` and one more, and several of more than `len_max` bytes.
+pub(super) async fn missed(
+    nats: &Nats,
+    channel: &str,
+    since: &Position,
+    retention: Retention,
+    (count_max, len_max): (usize, usize),
+) -> Result<Missed, EngineError> {
+    let limits = (count_max.min(retention.size + 1), len_max);
+    read_missed(nats, channel, Some(since), RecoveryMode::Stream, retention, limits).await
+}
+
+/// What a subscriber missed, or the first part of it.
+pub(super) struct Missed {
+    pub(super) recovery: Recovery,
+    /// Whether `publications` are complete but for later ones.
+    pub(super) has_more: bool,
+}
+
+async fn read_missed(
+    nats: &Nats,
+    channel: &str,
+    since: Option<&Position>,
+    mode: RecoveryMode,
+    retention: Retention,
+    limits: (usize, usize),
+) -> Result<Missed, EngineError> {
     for _ in 0..TRIES {
         let stream = nats.stream(channel, retention).await?;
         let subject = subject(stream.cached_info(), channel);
-        let recovery = recover_in(nats, &stream, &subject, since, mode, retention, len_max).await?;
-        if recovery.position.epoch == epoch(stream.cached_info()) {
-            return Ok(recovery);
+        let missed = missed_in(nats, &stream, &subject, since, mode, retention, limits).await?;
+        if missed.recovery.position.epoch == epoch(stream.cached_info()) {
+            return Ok(missed);
         }
         nats.forget_streams();
     }
     Err(unavailable(REPLACED))
 }
 
-async fn recover_in(
+/// A subject drops its oldest message first, because of its age or of the number of messages. So everything after
+/// `since` is present if the message at `since` is. If that was never a message of this subject, as where a client has
+/// subscribed to an empty channel, it is present if the stream has dropped no message after `since` because of its age (it
+/// drops in the order of sequences), and the subject has never had too many.
+async fn missed_in(
     nats: &Nats,
     stream: &Stream,
     subject: &str,
     since: Option<&Position>,
     mode: RecoveryMode,
     retention: Retention,
-    len_max: usize,
-) -> Result<Recovery, EngineError> {
+    (count_max, len_max): (usize, usize),
+) -> Result<Missed, EngineError> {
+    let whole = |recovery| Missed { recovery, has_more: false };
     let Some(since) = since else {
         let position = state(stream).await?.position();
-        return Ok(Recovery { publications: Vec::new(), recovered: false, position });
+        return Ok(whole(Recovery { publications: Vec::new(), recovered: false, position }));
     };
     if mode == RecoveryMode::Cache {
-        return recover_newest(nats, stream, subject, since, retention).await;
+        return recover_newest(nats, stream, subject, since, retention).await.map(whole);
     }
-    let missed = after(nats, stream, subject, since.offset, retention.size + 1, len_max, retention).await?;
+    let missed = after(nats, stream, subject, since.offset, count_max, len_max, retention).await?;
     // Read the state afterwards, so that messages which were dropped meanwhile are noticed.
     let state = state(stream).await?;
-    let count = missed.publications.len();
+    let read = missed.publications.len();
+    let count = missed.left.saturating_add(read as u64);
     let is_complete =
-        missed.has_since || (state.first <= since.offset.saturating_add(1) && count as u64 <= state.size_min);
-    let recovered = since.is_in(&state.epoch)
+        missed.has_since || (state.first <= since.offset.saturating_add(1) && count <= state.size_min);
+    let is_kept = since.is_in(&state.epoch)
         && since.offset <= state.last
         && is_complete
-        && count <= retention.size
+        && count <= retention.size as u64
         && !missed.has_expired
-        && !missed.removed
-        && !missed.is_cut
-        && count_within(&missed.publications, len_max) == count;
-    if !recovered {
-        return Ok(Recovery { publications: missed.publications, recovered, position: state.position() });
-    }
-    let offset = missed.publications.last().map_or(since.offset, |last| last.offset);
-    let position = Position { offset, epoch: state.epoch };
-    Ok(Recovery { publications: missed.publications, recovered, position })
+        && !missed.removed;
+    let is_whole = missed.left == 0 && count_within(&missed.publications, len_max) == read;
+    let (publications, recovered) = (missed.publications, is_kept && is_whole);
+    let position = match publications.last() {
+        _ if !recovered => state.position(),
+        last => Position { offset: last.map_or(since.offset, |last| last.offset), epoch: state.epoch },
+    };
+    let recovery = Recovery { publications, recovered, position };
+    Ok(Missed { recovery, has_more: is_kept && !is_whole })
 }
 
 async fn recover_newest(

@@ -17,16 +17,18 @@ use tracing::{info, warn};
 
 use super::connection::{Announcements, Confirmed, Connection, Pushes, Sharded, is_answer};
 use super::names::Names;
-use super::script::{self, Part, Reading};
+use super::script::{self, Part, Read, Reading};
 use super::{READ_MAX, unavailable};
+use crate::budget::{self, charge};
 use crate::clock::{Clock, WarningLimit};
 use crate::concurrently::concurrently;
-use crate::config::RecoveryMode;
 use crate::engine::commands::COMMANDS;
 use crate::engine::peers::{HEARTBEAT, Peers};
 use crate::engine::status::Status;
-use crate::engine::{CatchUp, DELIVERIES_PER_TURN, Delivery, EngineError, EngineHealth, Membership, within};
-use crate::history::{Position, Recovery, Retention};
+use crate::engine::{
+    CATCH_UP_PAUSE, CatchUp, DELIVERIES_PER_TURN, Delivery, EngineError, EngineHealth, Membership,
+};
+use crate::history::{Position, Retention, count_within};
 use crate::protocol::{Publication, Push};
 use crate::shards::lock;
 
@@ -105,6 +107,8 @@ struct Reached {
     /// Until when announcements up to `complete` may arrive that were sent before the first subscriber recovered. What is read before that
     /// would be taken for everything that is delivered.
     awaited_until: Option<Instant>,
+    /// Whether what follows is delivered in parts: subscribers with a position have been told to recover it.
+    is_in_parts: bool,
 }
 
 #[derive(Default)]
@@ -247,8 +251,11 @@ async fn receive(pushes: &mut Option<&mut ShardedPushes>) -> Option<Received> {
     }
 }
 
-/// Ready when no announcement is, or when enough of them were handled.
-async fn after_messages(handled: usize) {
+/// Ready when no announcement is, or when enough of them were handled, and not before `at`.
+async fn after_messages(handled: usize, at: Instant) {
+    if at > Instant::now() {
+        tokio::time::sleep_until(at).await;
+    }
     if handled < HANDLED_MAX {
         tokio::task::yield_now().await;
     }
@@ -451,6 +458,7 @@ impl Live {
                 complete: position.clone(),
                 delivered: 0,
                 awaited_until: Some(Instant::now() + AWAITED_MAX),
+                is_in_parts: false,
             });
         }
     }
@@ -557,6 +565,8 @@ impl Live {
         let mut behind = BTreeSet::new();
         // The number of announcements since the last part of them was read.
         let mut handled = 0;
+        // When the next part of them is read, at the earliest.
+        let mut part_at = Instant::now();
         let compare = |due: &mut HashSet<String>, due_at: Instant, comparing: &mut JoinSet<Compared>| {
             if !due.is_empty() && comparing.is_empty() && due_at <= Instant::now() {
                 let (channels, is_sharded) = (std::mem::take(due), sharded.is_some());
@@ -645,15 +655,19 @@ impl Live {
                     continue;
                 }
                 // In parts: announcements and the heartbeat come in between.
-                () = after_messages(handled), if !behind.is_empty() => {
+                () = after_messages(handled, part_at), if !behind.is_empty() => {
                     handled = 0;
                     let Some(delivery) = delivery.upgrade() else { return };
                     let max = if sharded.is_some() { COMPARING_SHARDED_MAX } else { COMPARING_MAX };
                     let reads = std::iter::from_fn(|| behind.pop_first()).take(max).map(|channel: String| {
                         let (live, delivery) = (self.clone(), delivery.clone());
-                        async move { live.catch_up(&channel, &*delivery).await }
+                        async move { live.catch_up(&channel, &*delivery).await.then_some(channel) }
                     });
-                    concurrently(max, reads).await;
+                    let in_parts: Vec<_> = concurrently(max, reads).await.into_iter().flatten().collect();
+                    if !in_parts.is_empty() {
+                        part_at = Instant::now() + CATCH_UP_PAUSE;
+                    }
+                    behind.extend(in_parts);
                     continue;
                 }
                 () = tokio::time::sleep_until(due_at), if !due.is_empty() && comparing.is_empty() && behind.is_empty() => continue,
@@ -768,7 +782,8 @@ impl Live {
             Some(_) => delivery.deliver_history_lost(channel),
             None => {}
         }
-        self.set_reached(channel, Some(Reached { complete, delivered: offset, awaited_until: None }));
+        let reached = Reached { complete, delivered: offset, awaited_until: None, is_in_parts: false };
+        self.set_reached(channel, Some(reached));
         delivery.deliver_publication(channel, epoch, offset - 1, &Arc::new(publication)).finish();
         false
     }
@@ -830,46 +845,60 @@ impl Live {
         lock(&self.followed).get(channel)?.reached.clone()
     }
 
-    /// Delivers what was not announced, or reports that the history no longer contains all of it.
-    async fn catch_up(&self, channel: &str, delivery: &dyn Delivery) {
-        let Some(retention) = delivery.retention(channel) else { return };
-        let Some(Reached { complete: since, .. }) = self.reached(channel) else { return };
-        if let Err(error) = self.read_missing(channel, &since, retention, delivery).await
-            && self.warnings.may_warn(self.clock.now())
-        {
-            // Tried again with the next comparison, or when the next publication has a gap before it.
-            warn!(channel, %error, "a history was not read");
+    /// Delivers what was not announced, or reports that the history no longer contains all of it. Returns whether there is more.
+    async fn catch_up(&self, channel: &str, delivery: &dyn Delivery) -> bool {
+        let Some(retention) = delivery.retention(channel) else { return false };
+        let Some(reached) = self.reached(channel) else { return false };
+        match self.read_missing(channel, reached, retention, delivery).await {
+            Ok(has_more) => has_more,
+            Err(error) => {
+                // Tried again with the next comparison, or when the next publication has a gap before it.
+                if self.warnings.may_warn(self.clock.now()) {
+                    warn!(channel, %error, "a history was not read");
+                }
+                false
+            }
         }
     }
 
     async fn read_missing(
         &self,
         channel: &str,
-        since: &Position,
+        reached: Reached,
         retention: Retention,
         delivery: &dyn Delivery,
-    ) -> Result<(), EngineError> {
+    ) -> Result<bool, EngineError> {
+        let Reached { complete: since, is_in_parts, .. } = reached;
         let CatchUp { count_max, len_max } = CatchUp::new(delivery, channel);
         let read_after = async |since| {
             let part = Part::After { since, limit: READ_MAX.min(count_max) };
             let reading = Reading { channel, part, len_max, retention, is_followed: true };
             script::read(&self.connection, reading).await
         };
-        let read = read_after(since.offset).await?;
-        let mut recovery = within(read.recovery(Some(since), RecoveryMode::Stream), len_max).await;
-        let is_lost = !recovery.recovered;
+        let Read { position, mut publications } = read_after(since.offset).await?;
+        // Offsets are consecutive.
+        let next = publications.first().map_or(position.offset, |first| first.offset.saturating_sub(1));
+        let is_lost = !since.is_in(&position.epoch) || next != since.offset;
+        let mut end = position.offset;
+        if is_lost {
+            charge(budget::of_publications(&std::mem::take(&mut publications))).await;
+        } else {
+            publications.truncate(count_within(&publications, len_max));
+            end = publications.last().map_or(end, |last| last.offset);
+        }
+        let has_more = end < position.offset;
         if is_lost && channel == COMMANDS {
             // What is left of them has not been executed.
-            recovery = read_after(0).await?.rest(since);
+            publications = read_after(0).await?.rest(&since).publications;
         }
-        let Recovery { publications, position, .. } = recovery;
-        let reach = |offset| {
-            let complete = Position { offset, epoch: position.epoch.clone() };
-            self.set_reached(channel, Some(Reached { complete, delivered: offset, awaited_until: None }));
-        };
-        if is_lost {
+        if is_lost || has_more && !is_in_parts {
             delivery.deliver_history_lost(channel);
         }
+        let reach = |offset| {
+            let complete = Position { offset, epoch: position.epoch.clone() };
+            let reached = Reached { complete, delivered: offset, awaited_until: None, is_in_parts: has_more };
+            self.set_reached(channel, Some(reached));
+        };
         // In turns, so that the subscribers are written to in between. After each it may be dropped: the next comparison finds the rest.
         for turn in publications.chunks(DELIVERIES_PER_TURN) {
             turn.last().into_iter().for_each(|last| reach(last.offset));
@@ -879,7 +908,7 @@ impl Live {
             }
             tokio::task::yield_now().await;
         }
-        reach(position.offset);
-        Ok(())
+        reach(end);
+        Ok(has_more)
     }
 }
