@@ -5,9 +5,9 @@
 //! reserve() -> Load, while the engine has the publications -> Load, while their burst is to be written
 //! ```
 //!
-//! Those that wait are admitted in the order of their tags: how much had been admitted when they came, and their own visits (start-time fair
-//! queueing, Goyal 1996). So a burst waits for those that are no longer than it, and for the longer ones that came some time before; and what
-//! comes later gets ahead of it by no more than its own length.
+//! Those that wait share the room by their length, in classes which it quadruples between: each class is a flow of self-clocked fair queueing
+//! (Golestani 1994). So a burst waits for those of its class that came before, and those of any other get ahead of it by no more than its
+//! own length: neither do many short ones keep a long one waiting, nor many long ones a short one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -28,6 +28,9 @@ const LATER_PER_VISIT: usize = 64;
 /// How long publishers wait at most while none of them has room: a runtime that is not run any more writes nothing.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
+/// The number of classes of lengths.
+const CLASSES: usize = usize::BITS as usize / 2;
+
 /// Of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Undelivered(Mutex<State>);
@@ -35,9 +38,11 @@ pub(crate) struct Undelivered(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     visits: usize,
-    /// By their tags, and the order in which they came.
+    /// By their tags, and the order in which they came. The tag grows in a class by the visits of each.
     waiting: BTreeMap<(usize, u64), Waiting>,
-    /// The tag of the last one that was admitted.
+    /// The tag of the last one that came, by class.
+    tags: [usize; CLASSES],
+    /// The tag of the last one that was admitted: classes of which none waited begin there.
     tag: usize,
     /// How many have waited so far.
     came: u64,
@@ -63,7 +68,7 @@ impl Undelivered {
                 return state.load(self, visits);
             }
             let (admit, admission) = oneshot::channel();
-            let tag = state.tag.saturating_add(visits);
+            let tag = state.next_tag(visits);
             let came = state.came;
             state.came += 1;
             state.waiting.insert((tag, came), Waiting { visits, admit });
@@ -95,6 +100,12 @@ impl State {
     fn load(&mut self, undelivered: &Arc<Undelivered>, visits: usize) -> Load {
         self.visits += visits;
         Load { undelivered: undelivered.clone(), visits }
+    }
+
+    fn next_tag(&mut self, visits: usize) -> usize {
+        let class = visits.checked_ilog2().unwrap_or(0) as usize / 2;
+        self.tags[class] = self.tags[class].max(self.tag).saturating_add(visits);
+        self.tags[class]
     }
 
     /// Those of the waiting that have room now. The caller has to [admit](admit_all) them after the unlock.
@@ -161,6 +172,7 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Poll, Waker};
 
+    use tokio::task::unconstrained;
     use wireloom_testing::rng::generators;
 
     use super::*;
@@ -232,6 +244,42 @@ mod tests {
             });
             rounds += 1;
             assert!(rounds < 100, "long ones wait for ever");
+        }
+    }
+
+    /// Publishers that publish again as soon as they are admitted get ahead of one of another length by no more than its own length.
+    #[tokio::test(start_paused = true)]
+    async fn no_length_keeps_another_waiting() {
+        for (one, many, count) in [(50_000, 10, 1_000), (50_000, 1_000, 2_000), (10, 50_000, 100)] {
+            let undelivered = Arc::<Undelivered>::default();
+            let reserve = |visits| Box::pin(unconstrained(undelivered.reserve(visits)));
+            let unwritten = Load::new(&undelivered, 2 * VISITS_MAX);
+            let mut others: Vec<_> = (0..count).map(|_| reserve(many)).collect();
+            assert!(others.iter_mut().all(|other| poll(other.as_mut()).is_pending()));
+            drop(unwritten);
+            let (mut ahead, mut publisher) = (0, None);
+            for round in 0.. {
+                let mut admitted = Vec::new();
+                for other in &mut others {
+                    if let Poll::Ready(load) = poll(other.as_mut()) {
+                        admitted.push(load);
+                        *other = reserve(many);
+                        assert!(poll(other.as_mut()).is_pending());
+                    }
+                }
+                assert!(!admitted.is_empty() || publisher.is_some());
+                // The others have gone on for a while.
+                if round == 1_000 {
+                    publisher = Some(reserve(one));
+                }
+                if let Some(publisher) = &mut publisher {
+                    if poll(publisher.as_mut()).is_ready() {
+                        break;
+                    }
+                    ahead += admitted.iter().map(|load| load.visits).sum::<usize>();
+                    assert!(ahead <= one + many + VISITS_MAX, "{ahead} of {many} ahead of {one}");
+                }
+            }
         }
     }
 
