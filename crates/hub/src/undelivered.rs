@@ -2,7 +2,7 @@
 //! would keep all others waiting.
 //!
 //! ```text
-//! reserve() -> Load, while the engine has the publications -> Load, while their burst is to be written
+//! reserve() -> Place -> Load, while the engine has the publications -> Load, while their burst is to be written
 //! ```
 //!
 //! Those that wait share the room by their length, in classes which it quadruples between: each class is a flow of self-clocked fair queueing
@@ -10,11 +10,11 @@
 //! own length: neither do many short ones keep a long one waiting, nor many long ones a short one.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::SetOnce;
 use tokio::time::timeout;
 
 use crate::shards::lock;
@@ -53,45 +53,56 @@ struct State {
 #[derive(Debug)]
 struct Waiting {
     visits: usize,
-    admit: oneshot::Sender<Load>,
+    place: Weak<Place>,
 }
 
+/// Room for a burst, once it is set. Whoever waits for it keeps its turn.
+pub(crate) type Place = SetOnce<Load>;
+
 impl Undelivered {
-    /// Takes room for the visits of a burst, once there is some. A burst that is longer than the limit has room as well: it is the only one
-    /// beyond the limit.
-    pub(crate) async fn reserve(self: &Arc<Self>, visits: usize) -> Load {
-        let mut admission = {
-            let mut state = lock(&self.0);
-            let has_room = state.waiting.is_empty() && state.visits <= VISITS_MAX;
-            // Where there is no runtime there is no timer.
-            if has_room || Handle::try_current().is_err() {
-                return state.load(self, visits);
-            }
-            let (admit, admission) = oneshot::channel();
-            let tag = state.next_tag(visits);
-            let came = state.came;
-            state.came += 1;
-            state.waiting.insert((tag, came), Waiting { visits, admit });
-            admission
-        };
+    /// Takes room for the visits of a burst, or a place among those that wait for some. A burst that is longer than the limit has room as
+    /// well: it is the only one beyond the limit.
+    pub(crate) fn reserve(self: &Arc<Self>, visits: usize) -> Arc<Place> {
+        let mut state = lock(&self.0);
+        let has_room = state.waiting.is_empty() && state.visits <= VISITS_MAX;
+        // Where there is no runtime there is no timer.
+        if has_room || Handle::try_current().is_err() {
+            return Arc::new(Place::new_with(Some(state.load(self, visits))));
+        }
+        let place = Arc::default();
+        let turn = (state.next_tag(visits), state.came);
+        state.came += 1;
+        state.waiting.insert(turn, Waiting { visits, place: Arc::downgrade(&place) });
+        place
+    }
+
+    /// Waits for the room of a burst with so many visits.
+    pub(crate) async fn wait(self: &Arc<Self>, place: &Place, visits: usize) {
         loop {
             let before = lock(&self.0).admitted;
-            if let Ok(Ok(load)) = timeout(WAIT_MAX, &mut admission).await {
-                return load;
+            if timeout(WAIT_MAX, place.wait()).await.is_ok() {
+                return;
             }
             let mut state = lock(&self.0);
             if state.admitted == before {
-                admission.close();
                 // As if the rest had been written. Those that wait have their share each second, this one first: others may belong to a
                 // runtime that is not run any more.
                 state.visits = 0;
                 state.admitted += 1;
                 let load = state.load(self, visits);
-                let admitted = state.admit(self);
                 drop(state);
-                admit_all(admitted);
-                return load;
+                let _ = place.set(load);
+                self.admit();
             }
+        }
+    }
+
+    /// Those of the waiting that have room now.
+    fn admit(self: &Arc<Self>) {
+        let admitted = lock(&self.0).admit(self);
+        for (place, load) in admitted {
+            // If it is given up at this moment, or has room already, the next ones have this.
+            let _ = place.set(load);
         }
     }
 }
@@ -108,27 +119,20 @@ impl State {
         self.tags[class]
     }
 
-    /// Those of the waiting that have room now. The caller has to [admit](admit_all) them after the unlock.
-    fn admit(&mut self, undelivered: &Arc<Undelivered>) -> Vec<(oneshot::Sender<Load>, Load)> {
+    /// The places of those that have room now. They are set after the unlock.
+    fn admit(&mut self, undelivered: &Arc<Undelivered>) -> Vec<(Arc<Place>, Load)> {
         let mut admitted = Vec::new();
         while self.visits <= VISITS_MAX
-            && let Some(((tag, _), Waiting { visits, admit })) = self.waiting.pop_first()
+            && let Some(((tag, _), Waiting { visits, place })) = self.waiting.pop_first()
         {
             self.tag = tag;
             // Otherwise it has been given up.
-            if !admit.is_closed() {
+            if let Some(place) = place.upgrade() {
                 self.admitted += 1;
-                admitted.push((admit, self.load(undelivered, visits)));
+                admitted.push((place, self.load(undelivered, visits)));
             }
         }
         admitted
-    }
-}
-
-fn admit_all(admitted: Vec<(oneshot::Sender<Load>, Load)>) {
-    for (admit, load) in admitted {
-        // If it is given up at this moment, the next ones have its room.
-        drop(admit.send(load));
     }
 }
 
@@ -160,9 +164,8 @@ impl Drop for Load {
         let mut state = lock(&self.undelivered.0);
         // What was given up is not counted any more.
         state.visits = state.visits.saturating_sub(self.visits);
-        let admitted = state.admit(&self.undelivered);
         drop(state);
-        admit_all(admitted);
+        self.undelivered.admit();
     }
 }
 
@@ -181,6 +184,12 @@ mod tests {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
+    async fn reserve(undelivered: &Arc<Undelivered>, visits: usize) -> Arc<Place> {
+        let place = undelivered.reserve(visits);
+        undelivered.wait(&place, visits).await;
+        place
+    }
+
     fn visits(undelivered: &Undelivered) -> usize {
         lock(&undelivered.0).visits
     }
@@ -188,8 +197,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn those_who_wait_have_room_one_after_the_other() {
         let undelivered = Arc::<Undelivered>::default();
-        let first = undelivered.reserve(VISITS_MAX + 1).await;
-        let mut waiting: Vec<_> = (0..4).map(|_| Box::pin(undelivered.reserve(3_000))).collect();
+        let first = reserve(&undelivered, VISITS_MAX + 1).await;
+        let mut waiting: Vec<_> = (0..4).map(|_| Box::pin(reserve(&undelivered, 3_000))).collect();
         assert!(waiting.iter_mut().all(|one| poll(one.as_mut()).is_pending()));
         // One is given up while it waits, and one when it has room.
         drop(waiting.remove(0));
@@ -198,7 +207,7 @@ mod tests {
         let ready: Vec<_> = waiting.iter_mut().map(|one| poll(one.as_mut()).is_ready()).collect();
         assert_eq!((ready, visits(&undelivered)), (vec![true, true], 0), "what nobody keeps makes room");
         let [first, second] = [(); 2].map(|()| Load::new(&undelivered, 3_000));
-        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(undelivered.reserve(3_000))).collect();
+        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(reserve(&undelivered, 3_000))).collect();
         assert!(waiting.iter_mut().all(|one| poll(one.as_mut()).is_pending()));
         drop(first);
         let Poll::Ready(third) = poll(waiting.remove(0).as_mut()) else { panic!("there is room") };
@@ -215,7 +224,7 @@ mod tests {
     async fn short_bursts_do_not_wait_for_many_long_ones() {
         let undelivered = Arc::<Undelivered>::default();
         let unwritten = Load::new(&undelivered, 2 * VISITS_MAX);
-        let reserve = |visits| Box::pin(undelivered.reserve(visits));
+        let reserve = |visits| Box::pin(reserve(&undelivered, visits));
         let mut long: Vec<_> = (0..10).map(|_| reserve(VISITS_MAX + 1)).collect();
         assert!(long.iter_mut().all(|one| poll(one.as_mut()).is_pending()));
         let mut short = reserve(10);
@@ -224,7 +233,7 @@ mod tests {
         assert!(poll(short.as_mut()).is_ready());
         // Nor do the long ones wait for all short ones that come later.
         let mut admitted: Vec<_> = long.iter_mut().map(|one| poll(one.as_mut())).collect();
-        let is_ready = |admitted: &[Poll<Load>]| admitted.iter().filter(|one| one.is_ready()).count();
+        let is_ready = |admitted: &[Poll<Arc<Place>>]| admitted.iter().filter(|one| one.is_ready()).count();
         assert_eq!(is_ready(&admitted), 1);
         let mut rounds = 0;
         let mut rest = long.split_off(1);
@@ -252,7 +261,7 @@ mod tests {
     async fn no_length_keeps_another_waiting() {
         for (one, many, count) in [(50_000, 10, 1_000), (50_000, 1_000, 2_000), (10, 50_000, 100)] {
             let undelivered = Arc::<Undelivered>::default();
-            let reserve = |visits| Box::pin(unconstrained(undelivered.reserve(visits)));
+            let reserve = |visits| Box::pin(unconstrained(reserve(&undelivered, visits)));
             let unwritten = Load::new(&undelivered, 2 * VISITS_MAX);
             let mut others: Vec<_> = (0..count).map(|_| reserve(many)).collect();
             assert!(others.iter_mut().all(|other| poll(other.as_mut()).is_pending()));
@@ -276,7 +285,7 @@ mod tests {
                     if poll(publisher.as_mut()).is_ready() {
                         break;
                     }
-                    ahead += admitted.iter().map(|load| load.visits).sum::<usize>();
+                    ahead += admitted.iter().map(|place| place.get().unwrap().visits).sum::<usize>();
                     assert!(ahead <= one + many + VISITS_MAX, "{ahead} of {many} ahead of {one}");
                 }
             }
@@ -288,10 +297,10 @@ mod tests {
         let undelivered = Arc::<Undelivered>::default();
         let unwritten = Load::new(&undelivered, 3 * VISITS_MAX);
         // This one belongs to a runtime that is not run any more.
-        let mut left = Box::pin(undelivered.reserve(VISITS_MAX));
+        let mut left = Box::pin(reserve(&undelivered, VISITS_MAX));
         assert!(poll(left.as_mut()).is_pending());
         let begun = tokio::time::Instant::now();
-        let mut waiting: Vec<_> = (0..6).map(|_| Box::pin(undelivered.reserve(3_000))).collect();
+        let mut waiting: Vec<_> = (0..6).map(|_| Box::pin(reserve(&undelivered, 3_000))).collect();
         let mut admitted = Vec::new();
         for second in 1..=2 {
             poll_fn(|cx| {
@@ -305,7 +314,7 @@ mod tests {
                 if begun.elapsed() >= second * WAIT_MAX { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
-            let admitted: usize = admitted.iter().map(|load| load.visits).sum();
+            let admitted: usize = admitted.iter().map(|place| place.get().unwrap().visits).sum();
             assert!((1..=second as usize * 3 * VISITS_MAX).contains(&admitted), "{admitted} {second}");
         }
         drop((unwritten, admitted, waiting, left));
@@ -320,7 +329,7 @@ mod tests {
             let undelivered = undelivered.clone();
             tokio::spawn(async move {
                 for _ in 0..100 {
-                    let reserving = undelivered.reserve(rng.usize(1..3_000));
+                    let reserving = reserve(&undelivered, rng.usize(1..3_000));
                     if rng.bool() {
                         let load = reserving.await;
                         tokio::task::yield_now().await;
@@ -341,7 +350,7 @@ mod tests {
     #[tokio::test]
     async fn a_publication_that_joins_a_burst_costs_less() {
         let undelivered = Arc::<Undelivered>::default();
-        let mut load = undelivered.reserve(LATER_PER_VISIT).await;
+        let mut load = Load::new(&undelivered, LATER_PER_VISIT);
         (0..2).for_each(|_| load.add_later(LATER_PER_VISIT));
         assert_eq!(visits(&undelivered), LATER_PER_VISIT + 2);
         drop(load);

@@ -9,7 +9,6 @@
 
 use std::sync::{Arc, Weak};
 
-use tokio::sync::OnceCell;
 use wireloom::PreparedMessage;
 
 use super::{Channel, Channels, Forwarded, Kept, Latest, Lost, OnSlow, Phase, Subscriber, Waiting};
@@ -19,7 +18,7 @@ use crate::client::Format;
 use crate::encoded::{self, Encoded, Payload, Shared};
 use crate::outbox::{Later, Pushed, Run};
 use crate::protocol::Publication;
-use crate::undelivered::Load;
+use crate::undelivered::{Load, Place, Undelivered};
 
 /// The length of a burst, in publications, at which it is forwarded at once.
 const BURST_MAX: usize = 64;
@@ -66,36 +65,37 @@ impl Size {
 /// Room for a publication, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Room {
-    /// That of all publications of a burst which is expected. Empty while they wait for it.
-    _shared: Option<Arc<OnceCell<Load>>>,
-    _own: Option<Load>,
+    /// That of all publications of a burst which is expected, or its own.
+    _place: Arc<Place>,
+    _later: Option<Load>,
 }
 
 /// The publications of a channel that have room or wait for it, and of which the engine has delivered none yet: it is expected to deliver
 /// them together, so that they are one burst.
 #[derive(Debug)]
 pub(super) struct Expected {
-    room: Weak<OnceCell<Load>>,
+    place: Weak<Place>,
     size: Size,
 }
 
 impl Expected {
-    /// Adds a publication, to another burst if this one is full or does not exist any more. Returns its room, and whether it is the first.
+    /// Adds a publication, to another burst if this one is full or does not exist any more. Returns its place, and whether it is the first.
     fn join(
         expected: &mut Option<Box<Self>>,
         len: usize,
         subscribers: usize,
         costly: usize,
-    ) -> (Arc<OnceCell<Load>>, bool) {
+        undelivered: &Arc<Undelivered>,
+    ) -> (Arc<Place>, bool) {
         if let Some(known) = expected.as_mut().filter(|known| !known.size.is_full(subscribers, costly))
-            && let Some(room) = known.room.upgrade()
+            && let Some(place) = known.place.upgrade()
         {
             known.size.add(len);
-            return (room, false);
+            return (place, false);
         }
-        let room = Arc::default();
-        *expected = Some(Box::new(Self { room: Arc::downgrade(&room), size: Size { count: 1, len } }));
-        (room, true)
+        let place = undelivered.reserve(subscribers);
+        *expected = Some(Box::new(Self { place: Arc::downgrade(&place), size: Size { count: 1, len } }));
+        (place, true)
     }
 }
 
@@ -164,28 +164,28 @@ impl Channels {
     /// that those which the engine delivers in several parts are more than was expected. `is_immediate`: the engine delivers the publication
     /// before it answers, so that it joins a burst that has begun.
     pub(crate) async fn room(&self, channel: &str, len: usize, is_immediate: bool) -> Option<Room> {
-        let (expected, subscribers) = {
+        let (place, is_first, subscribers) = {
             let mut shard = self.channels.lock(channel);
             let Channel { subscribers, expected, burst, costly, .. } = shard.get_mut(channel)?;
             let subscribers = subscribers.len();
             if is_immediate && burst.is_some() {
                 return None;
             }
-            let join = || Expected::join(expected, len, subscribers, *costly);
-            ((!is_immediate).then(join), subscribers)
+            let (place, is_first) = if is_immediate {
+                // Its publisher may forward the burst at once, and so may the next one.
+                (self.undelivered.reserve(subscribers), true)
+            } else {
+                Expected::join(expected, len, subscribers, *costly, &self.undelivered)
+            };
+            (place, is_first, subscribers)
         };
-        let Some((shared, is_first)) = expected else {
-            // Its publisher may forward the burst at once, and so may the next one.
-            let own = self.undelivered.reserve(subscribers).await;
-            return Some(Room { _shared: None, _own: Some(own) });
-        };
-        shared.get_or_init(|| self.undelivered.reserve(subscribers)).await;
-        let own = (!is_first).then(|| {
+        self.undelivered.wait(&place, subscribers).await;
+        let later = (!is_first).then(|| {
             let mut later = Load::new(&self.undelivered, 0);
             later.add_later(subscribers);
             later
         });
-        Some(Room { _shared: Some(shared), _own: own })
+        Some(Room { _place: place, _later: later })
     }
 
     /// Adds a publication to the burst of its channel.
@@ -197,14 +197,14 @@ impl Channels {
         publication: &Arc<Publication>,
     ) -> Appended {
         // Dropped after the unlock: publishers wait for it.
-        let room;
+        let place;
         let mut shard = self.channels.lock(channel);
         let Some(Channel { burst, subscribers, costly, expected, .. }) = shard.get_mut(channel) else {
             return Appended::Done;
         };
         // What is published from now on arrives after those that have room.
-        room = expected.as_ref().and_then(|expected| expected.room.upgrade());
-        if room.as_ref().is_none_or(|room| room.initialized()) {
+        place = expected.as_ref().and_then(|expected| expected.place.upgrade());
+        if place.as_ref().is_none_or(|place| place.initialized()) {
             *expected = None;
         }
         let is_first = burst.is_none();
@@ -598,15 +598,11 @@ mod tests {
         let mut other = publish("y");
         assert!(other.as_mut().poll(cx).is_pending());
         rooms.clear();
-        // The first of those that wait is given up: another one waits for all of them, behind the others.
-        drop(waiting.remove(TOGETHER));
-        let other = other.as_mut().poll(cx);
-        assert!(other.is_ready());
-        let mut waiting = waiting.split_off(TOGETHER);
-        assert!(waiting.iter_mut().all(|one| one.as_mut().poll(cx).is_pending()));
-        drop(other);
-        let rooms: Vec<_> = waiting.iter_mut().map(|one| one.as_mut().poll(cx)).collect();
-        assert_eq!(is_ready(&rooms), TOGETHER - 1);
+        // The first of those that wait are given up: the rest keep their turn.
+        waiting.drain(TOGETHER..2 * TOGETHER - 1);
+        let mut last = waiting.remove(TOGETHER);
+        let rooms = last.as_mut().poll(cx);
+        assert!(rooms.is_ready() && other.as_mut().poll(cx).is_pending());
         // One has arrived: what is published from now on does not arrive with the rest.
         let publication = Arc::new(Publication::default());
         channels.append("x", "", 0, &publication);
@@ -619,7 +615,7 @@ mod tests {
             matches!(pin!(channels.room("z", 1, false)).poll(cx), Poll::Ready(None)),
             "nobody has subscribed"
         );
-        drop(rooms);
+        drop((rooms, other));
         let _ = channels.fan_out("x", &|_| {});
         assert!(publish("x").as_mut().poll(cx).is_ready());
         // Those that the engine delivers at once are forwarded one by one, if each is followed by a reply.
