@@ -1,7 +1,7 @@
 //! One connection as the rest of the hub sees it.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -140,6 +140,12 @@ struct Known {
     place: AtomicU32,
 }
 
+impl Known {
+    fn new(Identity { user, info, meta }: Identity) -> Box<Self> {
+        Box::new(Self { user, attached: Mutex::new(Attached { info, meta }), place: AtomicU32::new(0) })
+    }
+}
+
 /// The part of an identity that a renewal may change.
 #[derive(Debug)]
 struct Attached {
@@ -157,18 +163,24 @@ pub(crate) struct Client {
     /// The client's page, if there is one. Boxed twice, because a pointer to text takes 8 bytes more of those without a page.
     page: Option<Box<Page>>,
     pub(crate) outbox: Outbox,
-    /// Boxed, and `None` for an anonymous client of whom nothing is known.
-    known: OnceLock<Option<Box<Known>>>,
+    /// Boxed, and not set for an anonymous client while nothing is known of it.
+    known: OnceLock<Box<Known>>,
     pub(crate) subscriptions: Mutex<Subscriptions<Subscription>>,
     /// When the connection's token expires.
     expires_at: Expiry,
     /// When the task of the connection is to be woken. [`Timers`](crate::timers::Timers) changes it.
     pub(crate) wakes_at: Expiry,
-    /// Set once a subscription has had a token that expires.
-    has_expiring_subscriptions: AtomicBool,
+    /// [`HAS_CONNECTED`] and [`HAS_EXPIRING_SUBSCRIPTIONS`], together because a byte more would take eight.
+    flags: AtomicU8,
     /// A [`CleanedUp`].
     pub(crate) cleaned_up: AtomicU8,
 }
+
+/// The answer to its connect command is decided. Its user does not change any more.
+const HAS_CONNECTED: u8 = 1;
+
+/// A subscription has had a token that expires.
+const HAS_EXPIRING_SUBSCRIPTIONS: u8 = 2;
 
 /// How much of a connection has been cleaned up.
 #[derive(Clone, Copy, Debug)]
@@ -277,7 +289,7 @@ impl Client {
             subscriptions: Mutex::default(),
             expires_at: Expiry::default(),
             wakes_at: Expiry::default(),
-            has_expiring_subscriptions: AtomicBool::new(false),
+            flags: AtomicU8::new(0),
             cleaned_up: AtomicU8::new(CleanedUp::Nothing as u8),
         }
     }
@@ -302,12 +314,16 @@ impl Client {
         self.format() != Format::Bare
     }
 
+    fn has(&self, flag: u8) -> bool {
+        self.flags.load(Ordering::Acquire) & flag != 0
+    }
+
     pub(crate) fn has_connected(&self) -> bool {
-        self.known.get().is_some()
+        self.has(HAS_CONNECTED)
     }
 
     fn known(&self) -> Option<&Known> {
-        self.known.get()?.as_deref()
+        self.known.get().map(|known| &**known)
     }
 
     /// The user; empty for an anonymous client, and for one that has not connected.
@@ -320,14 +336,16 @@ impl Client {
         self.known().map(|known| &known.place)
     }
 
-    /// Sets the identity; returns false if the client has connected already.
+    /// Sets the identity; returns false if the client has connected already. Only the task of its session calls this.
     pub(crate) fn connect(&self, identity: Identity) -> bool {
-        // What is not known of one that expires may be known after a renewal.
-        let is_known = identity != Identity::default() || self.expires_at().is_some();
-        let Identity { user, info, meta } = identity;
-        let attached = Mutex::new(Attached { info, meta });
-        let known = is_known.then(|| Box::new(Known { user, attached, place: AtomicU32::new(0) }));
-        self.known.set(known).is_ok()
+        if self.has_connected() {
+            return false;
+        }
+        if identity != Identity::default() {
+            self.known.get_or_init(|| Known::new(identity));
+        }
+        self.flags.fetch_or(HAS_CONNECTED, Ordering::Release);
+        true
     }
 
     /// What the backend has attached to the connection.
@@ -337,7 +355,10 @@ impl Client {
 
     /// Replaces the information and the meta, where a renewal has them. Returns whether others see a change.
     pub(crate) fn renew(&self, info: bytes::Bytes, meta: Option<Meta>) -> bool {
-        let Some(known) = self.known() else { return false };
+        if !self.has_connected() || info.is_empty() && meta.is_none() {
+            return false;
+        }
+        let known = self.known.get_or_init(|| Known::new(Identity::default()));
         let mut attached = lock(&known.attached);
         if meta.is_some() {
             attached.meta = meta;
@@ -360,13 +381,13 @@ impl Client {
     /// Notes that a subscription expires at this time.
     pub(crate) fn note_subscription_expiry(&self, at: Option<Duration>) {
         if at.is_some() {
-            self.has_expiring_subscriptions.store(true, Ordering::Relaxed);
+            self.flags.fetch_or(HAS_EXPIRING_SUBSCRIPTIONS, Ordering::Release);
         }
     }
 
     /// The time at which the first of its subscriptions expires.
     pub(crate) fn subscriptions_expire_at(&self) -> Option<Duration> {
-        if !self.has_expiring_subscriptions.load(Ordering::Relaxed) {
+        if !self.has(HAS_EXPIRING_SUBSCRIPTIONS) {
             return None;
         }
         let subscriptions = lock(&self.subscriptions);
@@ -386,7 +407,7 @@ impl Client {
 
     /// The subscriptions that the backend renews, and when they expire.
     pub(crate) fn renewed_by_backend(&self) -> Vec<(Arc<str>, Duration)> {
-        if !self.has_expiring_subscriptions.load(Ordering::Relaxed) {
+        if !self.has(HAS_EXPIRING_SUBSCRIPTIONS) {
             return Vec::new();
         }
         let subscriptions = lock(&self.subscriptions);

@@ -449,3 +449,19 @@ async fn no_turn_to_verify_is_held_while_a_command_waits() {
     assert!(!client.outbox.has_ended());
     assert_eq!(client.info(Bytes::new()).conn_info, (COUNT - 2).to_string());
 }
+
+/// Nothing was known of the client until then.
+#[tokio::test]
+async fn a_renewal_tells_who_an_anonymous_client_is() {
+    let config = "token.hmac_secret = \"secret\"\n[client]\nanonymous = true\n";
+    let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
+    let mut session = connected(&hub.0).await;
+    let claims = serde_json::json!({ "exp": 4_000_000_000_u64, "info": 1, "meta": 2 });
+    let key = jsonwebtoken::EncodingKey::from_secret(b"secret");
+    let token = jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap();
+    session.handle_message(format!("{{\"id\":2,\"refresh\":{{\"token\":\"{token}\"}}}}").into()).await;
+    assert!(!session.client.outbox.has_ended());
+    assert_eq!(session.client.info(Bytes::new()).conn_info, "1");
+    assert!(session.client.meta().is_some());
+    assert_eq!(session.client.user(), "");
+}
