@@ -138,11 +138,15 @@ struct Known {
     user: Box<str>,
     attached: Mutex<Attached>,
     place: AtomicU32,
+    /// A [`Listing`].
+    listing: AtomicU8,
 }
 
 impl Known {
     fn new(Identity { user, info, meta }: Identity) -> Box<Self> {
-        Box::new(Self { user, attached: Mutex::new(Attached { info, meta }), place: AtomicU32::new(0) })
+        let attached = Mutex::new(Attached { info, meta });
+        let (place, listing) = (AtomicU32::new(0), AtomicU8::new(Listing::Done as u8));
+        Box::new(Self { user, attached, place, listing })
     }
 }
 
@@ -174,6 +178,17 @@ pub(crate) struct Client {
     flags: AtomicU8,
     /// A [`CleanedUp`].
     pub(crate) cleaned_up: AtomicU8,
+}
+
+/// Whether presence lists a connection as others are to see it.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+enum Listing {
+    Done,
+    /// A task lists it.
+    InProgress,
+    /// What others see has changed since a task began, or none has begun.
+    Due,
 }
 
 /// The answer to its connect command is decided. Its user does not change any more.
@@ -437,6 +452,28 @@ impl Client {
             rare.info = info;
         }
         has_changed && active.presence
+    }
+
+    /// Notes that presence is to list it again. Returns whether the caller is to begin a task that does: there is one at a time.
+    pub(crate) fn is_to_be_listed(&self) -> bool {
+        let due = |known: &Known| known.listing.swap(Listing::Due as u8, Ordering::AcqRel);
+        self.known().is_some_and(|known| due(known) == Listing::Done as u8)
+    }
+
+    /// Called by that task before it lists the connection.
+    pub(crate) fn begin_listing(&self) {
+        if let Some(known) = self.known() {
+            known.listing.store(Listing::InProgress as u8, Ordering::Release);
+        }
+    }
+
+    /// Called by that task afterwards. Returns whether it is done; otherwise it begins again.
+    pub(crate) fn end_listing(&self) -> bool {
+        let (in_progress, done) = (Listing::InProgress as u8, Listing::Done as u8);
+        let end = |known: &Known| {
+            known.listing.compare_exchange(in_progress, done, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
+        self.known().is_none_or(end)
     }
 
     /// The channels in which presence lists it.

@@ -276,7 +276,7 @@ impl Session {
                 Ok(mut outcome) => match outcome.info().and_then(|info| Ok((info, outcome.meta()?))) {
                     Ok((info, meta)) => {
                         self.client.set_expires_at(self.node.clock.expiry(expiry(outcome.expire_at)));
-                        self.change(info, meta).await;
+                        self.change(info, meta);
                     }
                     Err(flaw) => drop(endpoint.failed(flaw)),
                 },
@@ -292,10 +292,19 @@ impl Session {
         concurrently(RENEWALS_MAX, renewals).await;
     }
 
-    /// Replaces what is known of the client, where a renewal has it.
-    async fn change(&self, info: Bytes, meta: Option<Meta>) {
-        if self.client.renew(info, meta) {
-            list_again(&self.node, &self.client, self.client.listed_in()).await;
+    /// Replaces what is known of the client, where a renewal has it. Presence has it later: the engine may take long for many channels.
+    fn change(&self, info: Bytes, meta: Option<Meta>) {
+        if self.client.renew(info, meta) && self.client.is_to_be_listed() {
+            let (node, client) = (self.node.clone(), self.client.clone());
+            tokio::spawn(async move {
+                loop {
+                    client.begin_listing();
+                    list_again(&node, &client, client.listed_in()).await;
+                    if client.end_listing() {
+                        return;
+                    }
+                }
+            });
         }
     }
 

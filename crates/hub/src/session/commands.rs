@@ -278,7 +278,7 @@ impl Session {
         self.client.set_expires_at(expires_at);
         // A callback has decided what others see.
         let info = if self.node.hooks.connect.is_none() { claims.info() } else { Bytes::new() };
-        self.change(info, meta).await;
+        self.change(info, meta);
         Ok(RefreshResult {
             client: self.client.id.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),

@@ -447,7 +447,14 @@ async fn no_turn_to_verify_is_held_while_a_command_waits() {
     })
     .await;
     assert!(!client.outbox.has_ended());
-    assert_eq!(client.info(Bytes::new()).conn_info, (COUNT - 2).to_string());
+    let newest = (COUNT - 2).to_string();
+    assert_eq!(client.info(Bytes::new()).conn_info, newest);
+    // Presence has it later, in each channel.
+    for channel in client.listed_in() {
+        while node.engine().presence(&channel).await.unwrap()[0].conn_info != newest {
+            tokio::task::yield_now().await;
+        }
+    }
 }
 
 /// Nothing was known of the client until then.
