@@ -17,7 +17,7 @@ pub(crate) fn raise_limit() {}
 /// Descriptors that are not those of clients: listeners, the log, the runtime, files of histories, connections to brokers.
 const OTHERS: u64 = 64;
 
-/// The most files of `--dir` that are open at once. A client decides how long: each is open until its content is sent.
+/// The most files of `--dir` that are open at once.
 const FILES_MAX: usize = 1024;
 
 /// The number of files of `--dir` that may be open at once: an eighth of what the limit on open files leaves for clients.

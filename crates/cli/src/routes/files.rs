@@ -3,10 +3,10 @@
 use std::convert::Infallible;
 use std::ffi::OsStr;
 use std::future::{Ready, ready};
-use std::io::{self, SeekFrom};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use http::StatusCode;
 use http::header::{
     CONTENT_TYPE, ETAG, HeaderValue, IF_RANGE, LOCATION, RANGE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
 };
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeek, ReadBuf, Take};
+use tokio::io::{AsyncRead, AsyncSeek, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tower_http::services::ServeDir;
@@ -28,7 +28,7 @@ use crate::descriptors;
 /// RFC 8615: names below it are made to be found.
 const WELL_KNOWN: &str = ".well-known";
 
-/// How long a request waits until another file is closed, if all are open that may be.
+/// How long a request waits until another file is closed, if all are open that may be: only a slow file system keeps those of reads.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The files of a directory.
@@ -54,13 +54,18 @@ impl Files {
 #[derive(Clone, Debug)]
 struct Confined {
     root: PathBuf,
-    /// Permits for open files.
-    permits: Arc<Semaphore>,
+    /// Permits for files that are open until their content is sent, for as long as a client decides.
+    keeping: Arc<Semaphore>,
+    /// Permits for files that are open for one read.
+    reading: Arc<Semaphore>,
 }
 
 impl Confined {
     fn new(root: PathBuf) -> Self {
-        Self { root, permits: Arc::new(Semaphore::new(descriptors::files_allowed())) }
+        let allowed = descriptors::files_allowed();
+        let [keeping, reading] =
+            [allowed / 2, allowed - allowed / 2].map(|permits| Arc::new(Semaphore::new(permits)));
+        Self { root, keeping, reading }
     }
 
     /// The path without links.
@@ -99,9 +104,62 @@ type Resolving<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
 
 /// A file of the length that it had when it was opened: a log may grow while it is sent, and its length was sent before.
 struct Opened {
-    file: Take<tokio::fs::File>,
+    source: Arc<Source>,
+    position: u64,
+    /// In a mutex, which is never locked, since `tower-http` asks for `Sync`.
+    reading: Option<Mutex<Resolving<Vec<u8>>>>,
+}
+
+/// Where the content of a file is read.
+struct Source {
+    path: PathBuf,
     metadata: std::fs::Metadata,
-    _permit: OwnedSemaphorePermit,
+    /// Without one it is opened for each read: a client that does not read holds no descriptor that others need.
+    kept: Option<(std::fs::File, OwnedSemaphorePermit)>,
+    reading: Arc<Semaphore>,
+}
+
+impl Source {
+    /// Reads at most `len` bytes, fewer only where the file ends.
+    async fn read(self: Arc<Self>, position: u64, len: usize) -> io::Result<Vec<u8>> {
+        let permit = match self.kept {
+            Some(_) => None,
+            None => Some(self.reading.clone().acquire_owned().await.map_err(io::Error::other)?),
+        };
+        let reading = move || {
+            let _permit = permit;
+            match &self.kept {
+                Some((file, _)) => read_at(file, position, len),
+                None => {
+                    let file = std::fs::File::open(&self.path)?;
+                    if !is_same_file(&file.metadata()?, &self.metadata) {
+                        return Err(io::Error::other("the file was replaced while it was sent"));
+                    }
+                    read_at(&file, position, len)
+                }
+            }
+        };
+        tokio::task::spawn_blocking(reading).await.map_err(io::Error::other)?
+    }
+}
+
+fn read_at(mut file: &std::fs::File, position: u64, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(len);
+    file.seek(SeekFrom::Start(position))?;
+    file.take(len as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether both are of one file. The number of a file that was removed may be used again.
+fn is_same_file(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        if (one.dev(), one.ino()) != (other.dev(), other.ino()) {
+            return false;
+        }
+    }
+    one.created().ok() == other.created().ok()
 }
 
 impl AsyncRead for Opened {
@@ -110,20 +168,38 @@ impl AsyncRead for Opened {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.file).poll_read(cx, into)
+        let Self { source, position, reading } = &mut *self;
+        let left = usize::try_from(source.metadata.len().saturating_sub(*position)).unwrap_or(usize::MAX);
+        let len = left.min(into.remaining());
+        if len == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let pending =
+            reading.get_or_insert_with(|| Mutex::new(Box::pin(source.clone().read(*position, len))));
+        let pending = pending.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let read = std::task::ready!(pending.as_mut().poll(cx));
+        *reading = None;
+        let bytes = read?;
+        let bytes = &bytes[..bytes.len().min(len)];
+        into.put_slice(bytes);
+        *position += bytes.len() as u64;
+        Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncSeek for Opened {
     fn start_seek(mut self: Pin<&mut Self>, position: SeekFrom) -> io::Result<()> {
-        Pin::new(self.file.get_mut()).start_seek(position)
+        self.position = match position {
+            SeekFrom::Start(position) => position,
+            SeekFrom::End(offset) => self.source.metadata.len().saturating_add_signed(offset),
+            SeekFrom::Current(offset) => self.position.saturating_add_signed(offset),
+        };
+        self.reading = None;
+        Ok(())
     }
 
-    fn poll_complete(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
-        let position = std::task::ready!(Pin::new(self.file.get_mut()).poll_complete(cx))?;
-        let left = self.metadata.len().saturating_sub(position);
-        self.file.set_limit(left);
-        Poll::Ready(Ok(position))
+    fn poll_complete(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        Poll::Ready(Ok(self.position))
     }
 }
 
@@ -132,7 +208,7 @@ impl File for Opened {
     type MetadataFuture<'a> = Ready<io::Result<Self::Metadata>>;
 
     fn metadata(&self) -> Self::MetadataFuture<'_> {
-        ready(Ok(self.metadata.clone()))
+        ready(Ok(self.source.metadata.clone()))
     }
 }
 
@@ -143,13 +219,19 @@ impl Backend for Confined {
     type MetadataFuture = Resolving<Self::Metadata>;
 
     fn open(&self, path: PathBuf) -> Self::OpenFuture {
-        let (permit, resolving) = (self.permits.clone().acquire_owned(), self.clone().resolve(path));
+        let this = self.clone();
         Box::pin(async move {
-            let path = resolving.await?;
-            let permit = timeout(OPEN_TIMEOUT, permit).await?.map_err(io::Error::other)?;
-            let file = tokio::fs::File::open(path).await?;
+            let path = this.clone().resolve(path).await?;
+            let permit = this.reading.clone().acquire_owned();
+            let _permit = timeout(OPEN_TIMEOUT, permit).await?.map_err(io::Error::other)?;
+            let file = tokio::fs::File::open(&path).await?;
             let metadata = file.metadata().await?;
-            Ok(Opened { file: file.take(metadata.len()), metadata, _permit: permit })
+            let kept = match this.keeping.try_acquire_owned() {
+                Ok(permit) => Some((file.into_std().await, permit)),
+                Err(_) => None,
+            };
+            let source = Source { path, metadata, kept, reading: this.reading };
+            Ok(Opened { source: Arc::new(source), position: 0, reading: None })
         })
     }
 
