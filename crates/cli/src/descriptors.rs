@@ -42,3 +42,15 @@ fn allowed() -> Option<usize> {
 fn allowed() -> Option<usize> {
     None
 }
+
+/// Whether the process, or the system, has no free descriptor.
+#[cfg(unix)]
+pub(crate) fn is_out_of(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+#[cfg(not(unix))]
+pub(crate) fn is_out_of(_: &std::io::Error) -> bool {
+    false
+}

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 #[cfg(target_os = "linux")]
-use crate::proc_file::ProcFile;
+use crate::{descriptors, proc_file::ProcFile};
 
 /// How long figures are current: counting the open files takes time for each of them, and any number of clients may ask.
 const CURRENT: Duration = Duration::from_secs(1);
@@ -59,11 +59,21 @@ fn read() -> Option<Process> {
         cpu_seconds: (field(14)? + field(15)?) / ticks,
         resident_bytes: field(24)? * page,
         virtual_bytes: field(23)?,
-        // To count them takes a free one.
-        open_fds: std::fs::read_dir("/proc/self/fd").map_or(max_fds, |open| open.count() as f64),
+        open_fds: count_open(max_fds)?,
         max_fds,
         threads: field(20)?,
     })
+}
+
+/// The number of open files; `None` where it cannot be read.
+#[cfg(target_os = "linux")]
+fn count_open(max: f64) -> Option<f64> {
+    match std::fs::read_dir("/proc/self/fd") {
+        Ok(open) => Some(open.count() as f64),
+        // To count them takes a free one.
+        Err(error) if descriptors::is_out_of(&error) => Some(max),
+        Err(_) => None,
+    }
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use wireloom::server::Listener;
 
 use crate::cmd::bind::PollAccept;
+use crate::descriptors;
 
 /// Shared by all listeners of the process, of which one accepts at a time. A descriptor that becomes free is the reserve's before it is a
 /// connection's, so that the reserve comes back whatever has used its descriptor.
@@ -73,7 +74,7 @@ impl<L: PollAccept> SharingListener<L> {
         let filled = kept.fill();
         if !self.may_use {
             return match filled {
-                Err(error) if is_out_of_descriptors(&error) => Poll::Ready(Err(error)),
+                Err(error) if descriptors::is_out_of(&error) => Poll::Ready(Err(error)),
                 // A container may have no such file.
                 _ => self.listener.poll_accept(cx),
             };
@@ -100,17 +101,6 @@ impl<L: PollAccept> Listener for SharingListener<L> {
     fn socket(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.listener.socket()
     }
-}
-
-#[cfg(unix)]
-fn is_out_of_descriptors(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
-}
-
-#[cfg(not(unix))]
-fn is_out_of_descriptors(_: &io::Error) -> bool {
-    false
 }
 
 /// The listener of `--admin`.
