@@ -13,7 +13,7 @@ use std::time::Duration;
 use wireloom::ServerHandle;
 
 #[cfg(target_os = "linux")]
-use crate::proc_file::ProcFile;
+use crate::proc_file::Stat;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -132,10 +132,7 @@ pub(crate) async fn return_memory(server: ServerHandle) {
 /// Resident memory of this process, in bytes.
 #[cfg(target_os = "linux")]
 fn resident() -> Option<u64> {
-    static STATM: ProcFile = ProcFile::new("/proc/self/statm");
-    let text = STATM.read()?;
-    let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64)
+    Some(Stat::read()?.resident_bytes()? as u64)
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 #[cfg(target_os = "linux")]
-use crate::{descriptors, proc_file::ProcFile};
+use crate::{descriptors, proc_file::Stat};
 
 /// How long figures are current: counting the open files takes time for each of them, and any number of clients may ask.
 const CURRENT: Duration = Duration::from_secs(1);
@@ -46,18 +46,13 @@ fn latest_of(latest: &Latest, now: Instant, read: impl FnOnce() -> Option<Proces
 #[cfg(target_os = "linux")]
 fn read() -> Option<Process> {
     use rustix::process::{Resource, getrlimit};
-    static STAT: ProcFile = ProcFile::new("/proc/self/stat");
-    let stat = STAT.read()?;
-    // The name of the process, in parentheses, may contain anything. Fields are numbered from 1; the one behind it is 3.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+    let stat = Stat::read()?;
+    let field = |number| stat.field(number);
     let ticks = rustix::param::clock_ticks_per_second() as f64;
-    let page = rustix::param::page_size() as f64;
     let max_fds = getrlimit(Resource::Nofile).current.map_or(f64::INFINITY, |max| max as f64);
     Some(Process {
         cpu_seconds: (field(14)? + field(15)?) / ticks,
-        resident_bytes: field(24)? * page,
+        resident_bytes: stat.resident_bytes()?,
         virtual_bytes: field(23)?,
         open_fds: count_open(max_fds)?,
         max_fds,
