@@ -26,8 +26,7 @@ const PARAMETERS: [&str; 7] = ["auth", "key", "sig", "jwt", "code", "ticket", "c
 /// The byte that replaces each byte of a secret.
 pub(crate) const MASK: u8 = b'*';
 
-/// Whether the value of a header field with this name is a secret.
-pub fn is_secret_field(name: &[u8]) -> bool {
+fn is_secret_field(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
     NAMES.iter().any(|secret| name.windows(secret.len()).any(|part| part == secret.as_bytes()))
 }
@@ -37,71 +36,162 @@ fn is_secret_parameter(name: &[u8]) -> bool {
     is_secret_field(name) || PARAMETERS.iter().any(|secret| name.eq_ignore_ascii_case(secret.as_bytes()))
 }
 
-/// Masks the secrets in a target of a request, or in a URL: credentials before the host, and parameters of the query and of the
-/// fragment, in which OAuth returns tokens (RFC 6749 §4.2.2).
-pub fn mask_target(target: &mut [u8]) {
-    if let Some(scheme) = target.windows(3).position(|part| part == b"://") {
-        let authority = &mut target[scheme + 3..];
-        let end =
-            authority.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#')).unwrap_or(authority.len());
-        if let Some(at) = authority[..end].iter().rposition(|&byte| byte == b'@') {
-            authority[..at].fill(MASK);
+/// Where the first query or fragment begins.
+fn find_query(value: &[u8]) -> Option<usize> {
+    value.iter().position(|byte| matches!(byte, b'?' | b'#'))
+}
+
+/// Masks the secrets in a target of a request, and in a value that may contain URLs: credentials before the host, and parameters of the
+/// query and of the fragment, in which OAuth returns tokens (RFC 6749 §4.2.2).
+fn mask_target(target: &mut [u8]) {
+    let mut at = 0;
+    while let Some(slashes) = target[at..].windows(2).position(|part| part == b"//") {
+        let begin = at + slashes + target[at + slashes..].iter().take_while(|&&byte| byte == b'/').count();
+        let is_end = |byte: &u8| matches!(byte, b'/' | b'?' | b'#' | b' ' | b'>' | b'"');
+        let len = target[begin..].iter().position(is_end).unwrap_or(target.len() - begin);
+        if let Some(user) = target[begin..begin + len].iter().rposition(|&byte| byte == b'@') {
+            target[begin..begin + user].fill(MASK);
         }
+        at = begin + len;
     }
-    let Some(begin) = target.iter().position(|byte| matches!(byte, b'?' | b'#')) else { return };
-    for parameter in target[begin + 1..].split_mut(|byte| matches!(byte, b'&' | b';' | b'#' | b' ')) {
-        if let Some(equals) = parameter.iter().position(|&byte| byte == b'=') {
-            let (name, value) = parameter.split_at_mut(equals);
-            if is_secret_parameter(name) {
-                value[1..].fill(MASK);
-            }
+    let Some(begin) = find_query(target) else { return };
+    // Where the name of the parameter begins; `None` within its value.
+    let (mut name, mut is_secret) = (Some(begin + 1), false);
+    for at in begin + 1..target.len() {
+        match target[at] {
+            b'&' | b' ' | b'>' | b'"' => (name, is_secret) = (Some(at + 1), false),
+            _ if is_secret => target[at] = MASK,
+            // They may separate parameters, or be part of a value.
+            b';' | b',' | b'?' | b'#' => name = Some(at + 1),
+            b'=' => is_secret = name.take().is_some_and(|name| is_secret_parameter(&target[name..at])),
+            _ => {}
         }
     }
 }
 
-/// Whether the value of a header field with this name is a target of a request, or a URL.
-pub fn is_target_field(name: &[u8]) -> bool {
-    const TARGETS: [&[u8]; 4] = [b":path", b"referer", b"location", b"content-location"];
+/// The content of the value of a field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Content {
+    #[default]
+    Plain,
+    /// A target of a request, a URL, or a value with the query of one.
+    Target,
+    Secret,
+    Subprotocols,
+}
+
+impl Content {
+    fn of(name: &[u8], value: &[u8]) -> Self {
+        if is_secret_field(name) {
+            Self::Secret
+        } else if name.eq_ignore_ascii_case(b"sec-websocket-protocol") {
+            Self::Subprotocols
+        } else if is_target_field(name) || find_query(value).is_some() {
+            Self::Target
+        } else {
+            Self::Plain
+        }
+    }
+}
+
+/// Whether the value of a field with this name is a target of a request, or may be a relative URL.
+fn is_target_field(name: &[u8]) -> bool {
+    const TARGETS: [&[u8]; 9] = [
+        b":path",
+        b"referer",
+        b"location",
+        b"content-location",
+        b"refresh",
+        b"link",
+        b"sourcemap",
+        b"x-sourcemap",
+        b"destination",
+    ];
     TARGETS.iter().any(|target| name.eq_ignore_ascii_case(target))
 }
 
-/// Masks the secrets in the value of a header field.
-pub fn mask_field(name: &[u8], value: &mut [u8]) {
-    if is_secret_field(name) {
-        value.fill(MASK);
-    } else if is_target_field(name) {
-        mask_target(value);
-    } else if name.eq_ignore_ascii_case(b"sec-websocket-protocol") {
-        mask_subprotocols(value);
-    }
+/// Masks the fields of one head, in their order: the token of a subprotocol may be in a later field than its name.
+#[derive(Debug, Default)]
+pub struct FieldMask {
+    /// Of the latest field.
+    content: Content,
+    /// The latest subprotocol is the name of a token, which is the next one.
+    follows_name: bool,
 }
 
-/// Masks tokens in a list of subprotocols. A page cannot set other fields for a WebSocket, so that some servers take their tokens from
-/// this one: `base64url.bearer.authorization.k8s.io.TOKEN`, or a name and then `TOKEN`.
-fn mask_subprotocols(list: &mut [u8]) {
-    let mut follows_name = false;
-    for item in list.split_mut(|&byte| byte == b',') {
-        let name = item.to_ascii_lowercase();
-        let end_of = |part: &&str| {
-            Some(name.windows(part.len()).position(|found| found == part.as_bytes())? + part.len())
-        };
-        let begin = item.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-        // The JSON of a header in base64 begins so (RFC 7519 §3.1).
-        let is_token = follows_name || item[begin..].starts_with(b"eyJ");
-        let end_of_name = NAMES.iter().chain(&["bearer"]).filter_map(end_of).max();
-        // A name alone: the token is the next item.
-        follows_name = !is_token && end_of_name == Some(item.len());
-        match end_of_name {
-            _ if is_token => item[begin..].fill(MASK),
-            Some(end) => item[end..].fill(MASK),
-            None => {}
+impl FieldMask {
+    /// Masks the secrets in the value of the next field. Its length remains.
+    pub(crate) fn mask(&mut self, name: &[u8], value: &mut [u8]) {
+        self.content = Content::of(name, value);
+        match self.content {
+            Content::Secret => value.fill(MASK),
+            Content::Subprotocols => self.mask_subprotocols(value),
+            Content::Target | Content::Plain => mask_target(value),
+        }
+    }
+
+    /// Masks a line that continues the latest value (RFC 9112 §5.2), which may be within a parameter.
+    fn mask_continuation(&mut self, line: &mut [u8]) {
+        match self.content {
+            Content::Plain => self.mask(b"", line),
+            _ => line.fill(MASK),
+        }
+    }
+
+    /// The value of the next field for display: without secrets, and without the queries of URLs.
+    pub fn display(&mut self, name: &[u8], value: &[u8]) -> String {
+        let mut value = value.to_vec();
+        self.mask(name, &mut value);
+        match (self.content, find_query(&value)) {
+            (Content::Secret, _) => "…".into(),
+            // Elsewhere `?` and `#` need not begin a query: `i=?1` is a Boolean (RFC 9651 §3.3.6).
+            (Content::Target, Some(query)) if is_target_field(name) || value[..query].contains(&b'/') => {
+                format!("{}…", String::from_utf8_lossy(&value[..=query]))
+            }
+            _ => String::from_utf8_lossy(&value).into_owned(),
+        }
+    }
+
+    /// As [`FieldMask::display`], of a line that continues the latest value.
+    pub fn display_continuation(&mut self, line: &[u8]) -> String {
+        match self.content {
+            Content::Plain => self.display(b"", line),
+            _ => "…".into(),
+        }
+    }
+
+    /// Masks tokens in a list of subprotocols. A page cannot set other fields for a WebSocket, so that some servers take their tokens
+    /// from this one: `base64url.bearer.authorization.k8s.io.TOKEN`, `header-TOKEN`, or a name and then `TOKEN`.
+    fn mask_subprotocols(&mut self, list: &mut [u8]) {
+        for item in list.split_mut(|&byte| byte == b',') {
+            let begin = item.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+            let len = item.trim_ascii().len();
+            if len == 0 {
+                // RFC 9110 §5.6.1.2: it does not count.
+                continue;
+            }
+            let item = &mut item[begin..begin + len];
+            if std::mem::take(&mut self.follows_name) {
+                item.fill(MASK);
+                continue;
+            }
+            let lower = item.to_ascii_lowercase();
+            let names = || NAMES.iter().chain(&["bearer"]).map(|name| name.as_bytes());
+            self.follows_name = names().any(|name| lower.ends_with(name));
+            let end_of =
+                |name: &[u8]| Some(lower.windows(name.len()).position(|part| part == name)? + name.len());
+            // The JSON of a header in base64 begins so (RFC 7519 §3.1).
+            let token = item.windows(3).position(|part| part == b"eyJ");
+            if let Some(secret) = names().filter_map(end_of).chain(token).min() {
+                item[secret..].fill(MASK);
+            }
         }
     }
 }
 
 /// Masks the secrets of a head of HTTP/1.1, which may be incomplete or malformed.
 pub(crate) fn mask_head(head: &mut [u8]) {
-    let mut name = Vec::new();
+    let mut fields = FieldMask::default();
     let mut is_start = true;
     for line in head.split_mut(|&byte| byte == b'\n') {
         let len = line.strip_suffix(b"\r").map_or(line.len(), <[u8]>::len);
@@ -111,13 +201,11 @@ pub(crate) fn mask_head(head: &mut [u8]) {
             is_start = line.is_empty();
             mask_target(line);
         } else if matches!(line.first(), Some(b' ' | b'\t')) {
-            // RFC 9112 §5.2: the value continues.
-            mask_field(&name, &mut line[1..]);
+            fields.mask_continuation(&mut line[1..]);
         } else if let Some(colon) = line.iter().position(|&byte| byte == b':') {
-            name = line[..colon].to_vec();
-            let value = &mut line[colon + 1..];
-            let spaces = value.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-            mask_field(&name, &mut value[spaces..]);
+            let (name, value) = line.split_at_mut(colon);
+            let spaces = value[1..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+            fields.mask(name, &mut value[1 + spaces..]);
         }
     }
 }
@@ -135,7 +223,7 @@ fn mask_unparsed(bytes: &mut [u8]) {
     }
 }
 
-fn mask_text(text: &mut String, mask: impl Fn(&mut [u8])) {
+fn mask_text(text: &mut String, mask: impl FnOnce(&mut [u8])) {
     let mut bytes = std::mem::take(text).into_bytes();
     mask(&mut bytes);
     // Part of a multi-byte character may have been replaced.
@@ -159,15 +247,17 @@ impl Entry {
             _ => return,
         };
         mask_text(start, mask_target);
+        let mut mask = FieldMask::default();
         for (name, value) in fields {
-            mask_field(name, value);
+            mask.mask(name, value);
         }
+        let mut mask = FieldMask::default();
         for detail in &mut self.details {
             let name = detail.name.as_bytes();
             if name == b"target" {
                 mask_text(&mut detail.value, mask_target);
             } else {
-                mask_text(&mut detail.value, |value| mask_field(name, value));
+                mask_text(&mut detail.value, |value| mask.mask(name, value));
             }
         }
     }
@@ -201,20 +291,79 @@ mod tests {
         assert_eq!(masked("/plain"), "/plain");
     }
 
+    /// The head with its secrets masked, and with `*` for each run of the mask.
+    fn masked_head(fields: &str) -> String {
+        let mut head = format!("GET / HTTP/1.1\r\n{fields}").into_bytes();
+        let len = head.len();
+        mask_head(&mut head);
+        assert_eq!(head.len(), len);
+        let mut head = String::from_utf8(head).unwrap();
+        while head.contains("**") {
+            head = head.replace("**", "*");
+        }
+        head.split_once('\n').unwrap().1.to_owned()
+    }
+
     #[test]
     fn masks_tokens_in_subprotocols() {
         for (list, shown) in [
             ("graphql-ws, chat", "graphql-ws, chat"),
             (
                 "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.abc, x",
-                "v4.channel.k8s.io, base64url.bearer.authorization***********, x",
+                "v4.channel.k8s.io, base64url.bearer*, x",
             ),
-            ("access_token, abc", "access_token, ***"),
-            ("mqtt,eyJhbGciOi.J9.c", "mqtt,***************"),
+            ("access_token, abc", "access_token, *"),
+            ("bearer , abc , chat", "bearer , * , chat"),
+            ("bearer,, abc", "bearer,, *"),
+            ("session_token, abc", "session*, *"),
+            ("bearer.mysecret, chat", "bearer*, *"),
+            ("mqtt,eyJhbGciOi.J9.c", "mqtt,*"),
+            // AWS AppSync Events.
+            ("aws-appsync-event-ws, header-eyJob3N0IjoiYSJ9", "aws-appsync-event-ws, header-*"),
         ] {
-            let mut value = list.as_bytes().to_vec();
-            mask_field(b"Sec-WebSocket-Protocol", &mut value);
-            assert_eq!(String::from_utf8(value).unwrap(), shown);
+            let field = |list| format!("Sec-WebSocket-Protocol: {list}");
+            assert_eq!(masked_head(&field(list)), field(shown));
+        }
+        // RFC 6455 §4.1: the field may appear several times.
+        assert_eq!(
+            masked_head("Sec-WebSocket-Protocol: bearer\r\nHost: h\r\nsec-websocket-protocol: abc, chat\r\n"),
+            "Sec-WebSocket-Protocol: bearer\r\nHost: h\r\nsec-websocket-protocol: *, chat\r\n"
+        );
+    }
+
+    // RFC 9112 §5.2.
+    #[test]
+    fn masks_values_that_continue() {
+        for (head, shown) in [
+            ("Location: /cb?a=1\r\n &code=abc\r\n", "Location: /cb?a=1\r\n *\r\n"),
+            ("X-Url: /cb?a=1\r\n\t&code=abc\r\n", "X-Url: /cb?a=1\r\n\t*\r\n"),
+            ("X-Url:\r\n /cb?a=1\r\n &code=abc", "X-Url:\r\n /cb?a=1\r\n *"),
+            ("Sec-WebSocket-Protocol: bearer,\r\n abc", "Sec-WebSocket-Protocol: bearer,\r\n *"),
+            ("Cookie: abc\r\n def", "Cookie: *\r\n *"),
+            ("Transfer-Encoding:\r\n chunked", "Transfer-Encoding:\r\n chunked"),
+        ] {
+            assert_eq!(masked_head(head), shown);
+        }
+    }
+
+    #[test]
+    fn masks_urls_in_all_fields() {
+        for (head, shown) in [
+            ("Refresh: 0; url=/cb?code=abc", "Refresh: 0; url=/cb?code=*"),
+            (
+                "Link: <https://u:p@h/a?x=1&token=abc>; rel=next, <//u:p@h/?code=d>",
+                "Link: <https://*@h/a?x=1&token=*>; rel=next, <//*@h/?code=*>",
+            ),
+            ("X-Original-URL: /a?token=abc;def&x=1", "X-Original-URL: /a?token=*&x=1"),
+            ("Destination: https://u:p@h/a?code=abc", "Destination: https://*@h/a?code=*"),
+            ("Origin: https://u:p@h", "Origin: https://*@h"),
+            ("Via: /in?next=https://u:p@h/", "Via: /in?next=https://*@h/"),
+            ("Alt-Svc: h2=\"a.example:443\"; ma=1", "Alt-Svc: h2=\"a.example:443\"; ma=1"),
+            ("Priority: u=3, i=?0", "Priority: u=3, i=?0"),
+            ("Set-Cookie: a=1", "Set-Cookie: *"),
+            ("Proxy-Authorization: Basic abc", "Proxy-Authorization: *"),
+        ] {
+            assert_eq!(masked_head(head), shown);
         }
     }
 

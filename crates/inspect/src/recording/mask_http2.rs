@@ -8,7 +8,7 @@ use wireloom_http2::hpack::{Decoder, Encoder, TABLE_SIZE_DEFAULT};
 use crate::entry::Direction;
 use crate::http2::PREFACE;
 use crate::limits::{FIELD_BLOCK_LEN_MAX, HPACK_TABLE_MAX};
-use crate::secret::mask_field;
+use crate::secret::FieldMask;
 
 /// Both directions of a connection.
 #[derive(Debug, Default)]
@@ -138,11 +138,12 @@ impl Side {
         let mut fields = FieldList::new();
         let limits = FieldLimits::new(FIELD_BLOCK_LEN_MAX as u32, 4096);
         decoder.decode(&block.bytes, &limits, &mut fields).ok()?;
+        let mut mask = FieldMask::default();
         let masked: Vec<(Vec<u8>, Vec<u8>)> = fields
             .iter()
             .map(|field| {
                 let mut value = field.value().to_vec();
-                mask_field(field.name(), &mut value);
+                mask.mask(field.name(), &mut value);
                 (field.name().to_vec(), value)
             })
             .collect();

@@ -4,7 +4,7 @@
 use wireloom::client::ConnectEvent;
 use wireloom::http::TlsInfo;
 use wireloom::{Error, Headers, HttpError, Tap, Version};
-use wireloom_inspect::secret::{is_secret_field, is_target_field, mask_field};
+use wireloom_inspect::secret::FieldMask;
 
 use super::notes::Notes;
 use super::wire::Wire;
@@ -62,14 +62,15 @@ impl Trace {
     }
 
     fn request(&self, version: Version, fields: &[(String, String)]) {
+        let mut mask = FieldMask::default();
         for (position, (name, value)) in fields.iter().enumerate() {
             let line = match &**name {
                 // The request line.
                 method if position == 0 && version != Version::Http2 => {
                     let (target, version) = value.rsplit_once(' ').unwrap_or((value, ""));
-                    format!("> {method} {} {version}", self.target(target))
+                    format!("> {method} {} {version}", self.value(&mut mask, ":path", target.as_bytes()))
                 }
-                name => format!("> {name}: {}", self.value(name, value.as_bytes())),
+                name => format!("> {name}: {}", self.value(&mut mask, name, value.as_bytes())),
             };
             self.notes.print(&line);
         }
@@ -96,16 +97,22 @@ impl Trace {
     pub(super) fn response(&self, version: Version, status: u16, headers: &Headers) {
         let head = self.head(version, status, headers);
         let lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-        let mut name = String::new();
+        let mut mask = FieldMask::default();
         for line in lines.filter(|line| !line.is_empty()) {
             match line.iter().position(|byte| *byte == b':') {
                 // RFC 9112 §5.2: the value continues.
                 _ if line.starts_with(b" ") || line.starts_with(b"\t") => {
-                    self.notes.print(&format!("<  {}", self.value(&name, line.trim_ascii())));
+                    let line = line.trim_ascii();
+                    let line = if self.shows_secrets {
+                        String::from_utf8_lossy(line).into_owned()
+                    } else {
+                        mask.display_continuation(line)
+                    };
+                    self.notes.print(&format!("<  {line}"));
                 }
                 Some(colon) if !line.starts_with(b"HTTP/") => {
-                    name = String::from_utf8_lossy(&line[..colon]).into_owned();
-                    let value = self.value(&name, line[colon + 1..].trim_ascii());
+                    let name = String::from_utf8_lossy(&line[..colon]);
+                    let value = self.value(&mut mask, &name, line[colon + 1..].trim_ascii());
                     self.notes.print(&format!("< {name}: {value}"));
                 }
                 _ => self.notes.print(&format!("< {}", String::from_utf8_lossy(line))),
@@ -115,28 +122,18 @@ impl Trace {
 
     /// Prints the trailers of a response.
     pub(super) fn trailers<'a>(&self, headers: impl Iterator<Item = (&'a str, &'a [u8])>) {
+        let mut mask = FieldMask::default();
         for (name, value) in headers {
-            self.notes.print(&format!("< {name}: {}", self.value(name, value)));
+            self.notes.print(&format!("< {name}: {}", self.value(&mut mask, name, value)));
         }
     }
 
-    fn target(&self, target: &str) -> String {
-        match target.find(['?', '#']) {
-            Some(query) if !self.shows_secrets => format!("{}…", &target[..=query]),
-            _ => target.to_owned(),
+    fn value(&self, mask: &mut FieldMask, name: &str, value: &[u8]) -> String {
+        if self.shows_secrets {
+            String::from_utf8_lossy(value).into_owned()
+        } else {
+            mask.display(name.as_bytes(), value)
         }
-    }
-
-    fn value(&self, name: &str, value: &[u8]) -> String {
-        let mut value = value.to_vec();
-        if !self.shows_secrets {
-            if is_secret_field(name.as_bytes()) {
-                return "…".into();
-            }
-            mask_field(name.as_bytes(), &mut value);
-        }
-        let value = String::from_utf8_lossy(&value);
-        if is_target_field(name.as_bytes()) { self.target(&value) } else { value.into_owned() }
     }
 }
 
@@ -214,21 +211,40 @@ mod tests {
     #[test]
     fn hides_secret_headers() {
         let mut trace = Trace { notes: Notes::new(false), shows_secrets: false, wire: None, tap: None };
+        let value =
+            |trace: &Trace, name: &str, value: &[u8]| trace.value(&mut FieldMask::default(), name, value);
         for name in ["Authorization", "Proxy-Authorization", "set-cookie", "X-Auth-Token", "x-api-key"] {
-            assert_eq!(trace.value(name, b"secret"), "…", "{name}");
+            assert_eq!(value(&trace, name, b"secret"), "…", "{name}");
         }
         for name in ["Sec-WebSocket-Key", "Host", "X-Request-Id"] {
-            assert_eq!(trace.value(name, b"value"), "value", "{name}");
+            assert_eq!(value(&trace, name, b"value"), "value", "{name}");
         }
-        assert_eq!(trace.target("/a?token=1"), "/a?…");
-        for name in [":path", "Location", "referer"] {
-            assert_eq!(trace.value(name, b"https://u:p@host/a?code=1#x"), "https://***@host/a?…", "{name}");
-            assert_eq!(trace.value(name, b"/a#access_token=1"), "/a#…", "{name}");
+        for name in [":path", "Location", "referer", "SourceMap", "Destination", "X-Original-URL"] {
+            assert_eq!(value(&trace, name, b"https://u:p@host/a?x=1#x"), "https://***@host/a?…", "{name}");
+            assert_eq!(value(&trace, name, b"/a#x"), "/a#…", "{name}");
         }
-        assert_eq!(trace.value("Sec-WebSocket-Protocol", b"chat, bearer.abc"), "chat, bearer****");
+        for (name, text, shown) in [
+            ("Refresh", "0; url=?x=1", "0; url=?…"),
+            ("Link", "<https://host/a?x=1>; rel=next", "<https://host/a?…"),
+            ("Priority", "u=3, i=?0", "u=3, i=?0"),
+            ("Alt-Svc", "h2=\"host:443\"", "h2=\"host:443\""),
+            ("Sec-WebSocket-Protocol", "chat, bearer.abc", "chat, bearer****"),
+        ] {
+            assert_eq!(value(&trace, name, text.as_bytes()), shown);
+        }
         trace.shows_secrets = true;
-        assert_eq!(trace.value("Cookie", b"secret"), "secret");
-        assert_eq!(trace.target("/a?token=1"), "/a?token=1");
+        assert_eq!(value(&trace, "Cookie", b"secret"), "secret");
+        assert_eq!(value(&trace, ":path", b"/a?token=1"), "/a?token=1");
+    }
+
+    // RFC 9112 §5.2.
+    #[test]
+    fn hides_values_that_continue() {
+        let mut mask = FieldMask::default();
+        assert_eq!(mask.display(b"Location", b"/cb?a=1"), "/cb?…");
+        assert_eq!(mask.display_continuation(b"&code=secret"), "…");
+        assert_eq!(mask.display(b"Server", b"a"), "a");
+        assert_eq!(mask.display_continuation(b"b"), "b");
     }
 
     #[test]
