@@ -210,6 +210,19 @@ pub(crate) fn mask_head(head: &mut [u8]) {
     }
 }
 
+/// Whether the bytes of an unknown protocol may be the rest of a head of HTTP/1.1: one of their lines is a field, or the empty line at
+/// its end.
+pub(crate) fn may_be_head(bytes: &[u8]) -> bool {
+    bytes.split(|&byte| byte == b'\n').any(|line| match line.iter().position(|&byte| byte == b':') {
+        // RFC 9110 §5.6.2.
+        Some(colon) => {
+            let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+            colon > 0 && line[..colon].iter().all(is_token)
+        }
+        None => line == b"\r",
+    })
+}
+
 /// As [`mask_head`], of bytes that may begin within a head, of which nothing is known then.
 fn mask_unparsed(bytes: &mut [u8]) {
     let line = bytes.trim_ascii_start().split(|&byte| byte == b'\n').next().unwrap_or_default();
@@ -235,10 +248,12 @@ impl Entry {
     pub fn mask_secrets(&mut self) {
         let (start, fields) = match (&mut self.payload, self.protocol, &*self.kind) {
             (Payload::Fields { start, fields }, ..) => (start, fields),
-            (_, Protocol::Http1, "body") => return,
+            (_, Protocol::Http1, "body") | (_, Protocol::Unknown, "data") => return,
             // A head that could not be read.
-            (Payload::Text(text), Protocol::Http1, _) => return mask_text(text, mask_unparsed),
-            (Payload::Binary(bytes), Protocol::Http1, _) => return mask_unparsed(bytes),
+            (Payload::Text(text), Protocol::Http1 | Protocol::Unknown, _) => {
+                return mask_text(text, mask_unparsed);
+            }
+            (Payload::Binary(bytes), Protocol::Http1 | Protocol::Unknown, _) => return mask_unparsed(bytes),
             // A field block that could not be read.
             (payload, Protocol::Http2, "HEADERS" | "PUSH_PROMISE" | "CONTINUATION") => {
                 *payload = Payload::None;

@@ -1,9 +1,10 @@
 //! The protocol of one connection above TCP: its detection and its decoder.
 
-use crate::entry::{Context, Direction, Payload, Protocol};
+use crate::entry::{Context, Direction, Entry, Protocol};
 use crate::http1::{Http1, Next, Switch};
 use crate::http2::{Http2, PREFACE};
 use crate::limits::Content;
+use crate::secret::may_be_head;
 use crate::websocket::{Frames, text_or_binary};
 
 /// The protocol that the first bytes are assumed to be.
@@ -117,7 +118,7 @@ impl Session {
             Self::Detect(buffers) => {
                 let bytes = std::mem::take(&mut buffers[context.direction.index()]);
                 if !bytes.is_empty() {
-                    let mut entry = context.entry(Protocol::Unknown, "data");
+                    let mut entry = unknown(context, &bytes);
                     entry.len = bytes.len() as u64;
                     entry.missing("the bytes end before the protocol is known");
                     entry.payload = text_or_binary(bytes);
@@ -136,20 +137,23 @@ impl Other {
     fn report(&mut self, context: &mut Context<'_>) {
         /// The number of bytes of an unknown protocol that an entry shows.
         const SHOWN: usize = 256;
-        if self.content.len() == 0 || std::mem::replace(&mut self.reported, true) {
+        let len = self.content.len();
+        if len == 0 || std::mem::replace(&mut self.reported, true) {
             return;
         }
-        let mut entry = context.entry(Protocol::Unknown, "data");
-        entry.len = self.content.len();
         let mut bytes = self.content.take();
+        let mut entry = unknown(context, &bytes);
+        entry.len = len;
         bytes.truncate(SHOWN);
         entry.payload_len = (bytes.len() as u64 != entry.len).then_some(entry.len);
-        entry.payload = match text_or_binary(bytes) {
-            Payload::Text(text) => Payload::Text(text),
-            other => other,
-        };
+        entry.payload = text_or_binary(bytes);
         context.report(entry);
     }
+}
+
+/// An entry for these bytes: `head` if they may be the rest of one, where the capture begins within it.
+fn unknown(context: &Context<'_>, bytes: &[u8]) -> Entry {
+    context.entry(Protocol::Unknown, if may_be_head(bytes) { "head" } else { "data" })
 }
 
 /// Whether `bytes` and `prefix` are equal up to the length of the shorter one.
@@ -188,5 +192,41 @@ pub(crate) fn looks_like_request(bytes: &[u8]) -> bool {
         None => (1..=16).contains(&method_len),
         Some(b' ') => method_len >= 3 && bytes.get(method_len + 1).is_none_or(u8::is_ascii_graphic),
         Some(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Payload;
+    use crate::inspector::{Config, Inspector};
+
+    #[test]
+    fn masks_a_capture_that_begins_within_a_head() {
+        let long = format!("{}; sid=secret\r\nHost: h\r\n\r\n", "secret".repeat(100));
+        for (bytes, is_head) in [
+            (&b"secret; sid=secret\r\nAuthorization: Bearer secret\r\n\r\n"[..], true),
+            (b"secret; sid=secret\r\n\r\n", true),
+            (b"sid=secret\r\nA: b\r\n\r\n\x81\x01a", true),
+            (b"k: secret", true),
+            (long.as_bytes(), true),
+            (b"{\"command\": \"secret\"}\n", false),
+            (b"the text of another protocol", false),
+        ] {
+            let mut inspector = Inspector::new(Config::default());
+            let mut entries = Vec::new();
+            inspector.handle_bytes(1, None, Direction::ToServer, bytes, &mut entries);
+            inspector.finish(&mut entries);
+            let entry = entries.iter_mut().find(|entry| entry.protocol == Protocol::Unknown).unwrap();
+            let payload = entry.payload.clone();
+            entry.mask_secrets();
+            assert_eq!((&*entry.kind == "head", entry.payload != payload), (is_head, is_head), "{payload:?}");
+            let shown = match &entry.payload {
+                Payload::Text(text) => text.clone().into_bytes(),
+                Payload::Binary(bytes) => bytes.clone(),
+                payload => panic!("{payload:?}"),
+            };
+            assert!(!is_head || !shown.windows(6).any(|part| part == b"secret"), "{payload:?}");
+        }
     }
 }
