@@ -131,11 +131,24 @@ pub fn read(
     sink: &mut Sink<'_>,
 ) -> Result<(), ReadError> {
     let mut input = BufReader::with_capacity(64 << 10, input);
-    let start = input.fill_buf()?;
-    let is_text = !matches!(format.unwrap_or_else(|| detect(start)), Format::Pcap | Format::Raw);
-    if is_text && start.starts_with(BYTE_ORDER_MARK) {
-        input.consume(BYTE_ORDER_MARK.len());
+    let mut mark = Vec::new();
+    // The mark may arrive before the text, in parts.
+    while mark.len() < BYTE_ORDER_MARK.len() && input.fill_buf()?.first() == BYTE_ORDER_MARK.get(mark.len()) {
+        mark.push(BYTE_ORDER_MARK[mark.len()]);
+        input.consume(1);
     }
+    let mut is_text = mark == BYTE_ORDER_MARK;
+    if is_text {
+        let format = match format {
+            Some(format) => format,
+            None => detect(input.fill_buf()?),
+        };
+        is_text = !matches!(format, Format::Pcap | Format::Raw);
+    }
+    if is_text {
+        mark.clear();
+    }
+    let mut input = io::Cursor::new(mark).chain(input);
     let start = input.fill_buf()?;
     if format.is_none() && start.starts_with(&[0x1f, 0x8b]) {
         let reason = "it is compressed by gzip: decompress it first".into();
@@ -205,5 +218,29 @@ fn raw(input: &mut impl BufRead, inspector: &mut Inspector, sink: &mut Sink<'_>)
             return Ok(());
         }
         input.consume(len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inspector::Config;
+
+    /// A program that writes a text in UTF-8 may write the byte order mark by itself.
+    #[test]
+    fn a_byte_order_mark_may_arrive_alone() {
+        for cut in 1..=BYTE_ORDER_MARK.len() {
+            let input = (&BYTE_ORDER_MARK[..cut])
+                .chain(&BYTE_ORDER_MARK[cut..])
+                .chain(&b"81 85 37 fa 21 3d 7f 9f 4d 51 58\n"[..]);
+            let mut kinds = Vec::new();
+            let mut inspector = Inspector::new(Config::default());
+            read(input, None, &mut inspector, &mut |entry| {
+                kinds.push(entry.protocol);
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+            assert_eq!(kinds, [Protocol::WebSocket], "{cut}");
+        }
     }
 }
