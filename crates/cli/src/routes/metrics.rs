@@ -175,7 +175,7 @@ fn memory(page: &mut Page, routes: &Routes) {
     let stats = routes.server.get().map(|server| server.stats().memory).unwrap_or_default();
     page.gauge(
         "memory_max_bytes",
-        "The limit on memory held for clients: --max-memory without what the allocator and threads keep.",
+        "The limit on memory held for clients: --max-memory without what the allocator, threads and --admin keep.",
         stats.max,
     );
     page.begin("wireloom_memory_bytes", "gauge", "Memory held for clients, by use.");
