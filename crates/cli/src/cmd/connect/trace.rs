@@ -193,15 +193,20 @@ pub(super) fn print_failure(args: &Connect, error: &Error, notes: &Notes) {
     }
 }
 
-/// A URL without user, password and query.
+/// A URL, or a reference to one, without user, password and query.
 pub(in crate::cmd) fn without_secrets(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, resource) = rest.split_at(end);
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    // RFC 3986 §4.2: a reference may begin with the authority.
+    let begin = match url.find("//") {
+        Some(at) if at == 0 || url[..at].ends_with(':') => {
+            url.len() - url[at..].trim_start_matches('/').len()
+        }
+        _ => 0,
+    };
+    let (scheme, rest) = url.split_at(begin);
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let path = resource.split(['?', '#']).next().unwrap_or_default();
-    let separator = if scheme.is_empty() { "" } else { "://" };
-    format!("{scheme}{separator}{host}{path}")
+    format!("{scheme}{host}{path}")
 }
 
 #[cfg(test)]
@@ -253,6 +258,10 @@ mod tests {
             ("ws://user:pass@host:80/path?token=1#x", "ws://host:80/path"),
             ("wss://host?token=1", "wss://host"),
             ("ws://u@p@host/a@b", "ws://host/a@b"),
+            ("user:pass@host/path", "host/path"),
+            ("/login?code=1&next=https://host/a", "/login"),
+            ("//user:pass@host/path", "//host/path"),
+            ("/a//b@c", "/a//b@c"),
             ("nonsense", "nonsense"),
         ] {
             assert_eq!(without_secrets(url), shown);
