@@ -29,6 +29,10 @@ use crate::subscribe::check_granted;
 /// The maximum number of commands in a batch.
 const BATCH_MAX: usize = 1_000;
 
+/// The maximum length of the publications of all histories in a reply, but for one of each: a reply waits as a whole for its reader, in the
+/// memory of the address where the API is served.
+const HISTORIES_LEN_MAX: usize = 1 << 20;
+
 /// The maximum number of publications of a broadcast, and of commands of a parallel batch, that are carried out at the
 /// same time.
 const CONCURRENT_MAX: usize = 64;
@@ -160,7 +164,7 @@ impl Hub {
 
     async fn call(&self, method: &str, body: &[u8], sender: Sender) -> Result<Box<RawValue>, Failure> {
         if method != "batch" {
-            return self.call_one(method, body, sender).await;
+            return self.call_one(method, body, sender, HISTORIES_LEN_MAX).await;
         }
         let batch: Batch = parse(body)?;
         if batch.commands.len() > BATCH_MAX {
@@ -169,11 +173,12 @@ impl Hub {
         if batch.commands.iter().any(|command| command.len() != 1) {
             return Err(Failure::Malformed("each command of a batch has one method".into()));
         }
+        let history_len_max = HISTORIES_LEN_MAX / batch.commands.len().max(1);
         let most = if batch.parallel { CONCURRENT_MAX } else { 1 };
         let calls = batch.commands.into_iter().flatten().map(|(method, body)| {
             let hub = self.clone();
             async move {
-                match hub.call_one(&method, body.get().as_bytes(), sender).await {
+                match hub.call_one(&method, body.get().as_bytes(), sender, history_len_max).await {
                     Ok(result) => raw(&BTreeMap::from([(method, result)])),
                     Err(Failure::Refused(code)) => refused(code),
                     Err(Failure::NoSuchMethod) => refused(ErrorCode::MethodNotFound),
@@ -186,7 +191,13 @@ impl Hub {
         Ok(raw(&BTreeMap::from([("replies", replies)])))
     }
 
-    async fn call_one(&self, method: &str, body: &[u8], sender: Sender) -> Result<Box<RawValue>, Failure> {
+    async fn call_one(
+        &self,
+        method: &str,
+        body: &[u8],
+        sender: Sender,
+        history_len_max: usize,
+    ) -> Result<Box<RawValue>, Failure> {
         let change = |method| Change { sender, method };
         match method {
             "publish" => {
@@ -257,7 +268,7 @@ impl Hub {
                 self.control(&request, action, change("refresh")).await
             }
             "presence" | "presence_stats" => self.api_presence(method, parse(body)?).await,
-            "history" => self.api_history(parse(body)?).await,
+            "history" => self.api_history(parse(body)?, history_len_max).await,
             "history_remove" => {
                 let request: Channel = parse(body)?;
                 let channel = self.check(&request.channel, Operation::RemoveHistory)?;
@@ -377,11 +388,11 @@ impl Hub {
         Ok(raw(&BTreeMap::from([("presence", by_id)])))
     }
 
-    async fn api_history(&self, request: Channel) -> Result<Box<RawValue>, Failure> {
+    async fn api_history(&self, request: Channel, len_max: usize) -> Result<Box<RawValue>, Failure> {
         let channel = self.check(&request.channel, Operation::History)?;
         let since = request.since.map(|since| Position { offset: since.offset, epoch: since.epoch });
         let limit = Some(usize::try_from(request.limit).unwrap_or(usize::MAX));
-        let query = HistoryQuery { since, limit, reverse: request.reverse, len_max: None };
+        let query = HistoryQuery { since, limit, reverse: request.reverse, len_max: Some(len_max) };
         let history = self.0.history(channel, &query).await;
         let history = history.map_err(|error| self.failed("read a history", channel, &error))?;
         let history = history.ok_or(Failure::Refused(ErrorCode::NotAvailable))?;

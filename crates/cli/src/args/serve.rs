@@ -220,7 +220,7 @@ pub(crate) struct HttpLimits {
     #[arg(long, value_name = "NETWORK", value_parser = value::network)]
     pub(crate) proxy_protocol_from: Vec<IpNet>,
     /// Memory that all clients together may make the server hold; near it they are read from more slowly, at it the largest holders are
-    /// disconnected. A quarter of the memory of the machine or container by default. With --admin an eighth, 32M at most, is for that address
+    /// disconnected. A quarter of the memory of the machine or container by default. With --admin an eighth is for that address
     #[arg(long, value_name = "BYTES", value_parser = value::memory)]
     pub(crate) max_memory: Option<usize>,
     /// Connections at once in the TLS handshake or their first request head; further ones wait

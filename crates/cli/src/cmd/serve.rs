@@ -104,12 +104,12 @@ fn unusable(reason: String) -> Failure {
     Failure(Exit::Usage, reason)
 }
 
-/// The most memory for connections to `--admin`, in bytes.
-const ADMIN_MEMORY_MAX: usize = 32 << 20;
+/// The most connections to `--admin` at once: each takes a descriptor that is none of those for clients.
+const ADMIN_CONNECTIONS_MAX: usize = 256;
 
 /// The part of a limit of memory that connections to `--admin` have for themselves, in bytes.
 fn admin_share(limit: usize) -> usize {
-    (limit / 8).min(ADMIN_MEMORY_MAX)
+    limit / 8
 }
 
 async fn serve(args: &Serve) -> Result<(), Failure> {
@@ -304,7 +304,8 @@ impl Serve {
     fn admin_config(&self) -> ServerConfig {
         let defaults = ServerConfig::default();
         let max = self.http.max_memory.unwrap_or(defaults.memory_max);
-        ServerConfig { memory_max: admin_share(max - allocator::reserve(max)), ..defaults }
+        let memory_max = admin_share(max - allocator::reserve(max));
+        ServerConfig { connections_max: ADMIN_CONNECTIONS_MAX, memory_max, ..defaults }
     }
 
     /// The configuration that the arguments choose.

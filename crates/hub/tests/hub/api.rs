@@ -58,6 +58,36 @@ async fn a_request_with_a_known_key_publishes_nothing() {
     assert_eq!(refused["error"]["code"], 102, "{refused}");
 }
 
+// A reply waits for its reader in the memory of the address, where probes and metrics answer, too.
+#[tokio::test]
+async fn a_history_is_read_in_parts() {
+    let served = Served::start(&format!("{CONFIG}{API}"), |hub| hub).await;
+    let data = "x".repeat(300 << 10);
+    for _ in 0..7 {
+        call(&served, "publish", json!({ "channel": "log:a", "data": data })).await;
+    }
+    let offsets = |result: &Value| -> Vec<u64> {
+        let publications = result["publications"].as_array().unwrap().iter();
+        publications.map(|publication| publication["offset"].as_u64().unwrap()).collect()
+    };
+    let mut request = json!({ "channel": "log:a", "limit": -1 });
+    for part in [&[1, 2, 3][..], &[4, 5, 6], &[7], &[]] {
+        let result = &call(&served, "history", request.clone()).await["result"];
+        assert_eq!((offsets(result), &result["offset"]), (part.to_vec(), &json!(7)));
+        if let Some(last) = part.last() {
+            request["since"] = json!({ "offset": last, "epoch": result["epoch"] });
+        }
+    }
+    request.as_object_mut().unwrap().remove("since");
+    // The commands of a batch share it, but each returns one publication.
+    for (commands, count) in [(1, 3), (2, 1), (9, 1)] {
+        let batch = json!({ "commands": vec![json!({ "history": request }); commands] });
+        let result = &call(&served, "batch", batch).await["result"];
+        let replies = result["replies"].as_array().unwrap();
+        assert!(replies.iter().all(|reply| offsets(&reply["history"]).len() == count), "{commands}");
+    }
+}
+
 #[tokio::test]
 async fn wrong_keys_are_counted() {
     let served = Served::start(&format!("{CONFIG}{API}"), |hub| hub).await;
