@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use slab::Slab;
 use tokio::sync::futures::OwnedNotified;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -29,7 +29,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const VISIT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Held by a connection until its protocol is known.
-pub(crate) type Handshaking = tokio::sync::OwnedSemaphorePermit;
+pub(crate) type Handshaking = OwnedSemaphorePermit;
 
 /// The phase of a server. It only advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,9 +63,11 @@ pub(crate) struct Registry {
     phase: AtomicU8,
     /// Notified when the phase has changed.
     phase_changed: Arc<Notify>,
-    /// Notified when a connection has ended.
-    connection_ended: Notify,
+    /// Notified when a member has ended.
+    member_ended: Notify,
     members: Mutex<Members>,
+    /// Permits for open connections that a listener has accepted.
+    places: OnceLock<Arc<Semaphore>>,
     /// Permits for connections whose protocol is not known yet.
     handshakes: OnceLock<Arc<Semaphore>>,
     servers: Mutex<Servers>,
@@ -159,8 +161,9 @@ impl Registry {
             memory: Memory::new(default_max()),
             phase: AtomicU8::new(Phase::Serving as u8),
             phase_changed: Arc::default(),
-            connection_ended: Notify::new(),
+            member_ended: Notify::new(),
             members: Mutex::default(),
+            places: OnceLock::new(),
             handshakes: OnceLock::new(),
             servers: Mutex::default(),
             buffers: Mutex::default(),
@@ -185,6 +188,11 @@ impl Registry {
     /// The permits for handshakes, at most `max` at once. The first server chooses.
     pub(crate) fn handshakes(&self, max: usize) -> Arc<Semaphore> {
         self.handshakes.get_or_init(|| Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)))).clone()
+    }
+
+    /// The permits for connections, at most `max` at once. The first server chooses.
+    pub(crate) fn places(&self, max: usize) -> Arc<Semaphore> {
+        self.places.get_or_init(|| Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)))).clone()
     }
 
     /// Limits the memory of all connections together, before any is accepted, and what threads keep beside them.
@@ -269,22 +277,20 @@ impl Registry {
         Some(Registration { registry: self.clone(), key, account })
     }
 
-    fn is_below(&self, max: usize) -> bool {
-        self.counters.open.load(Ordering::Relaxed) < max
-    }
-
-    /// Waits until there are fewer than `max` connections.
-    pub(crate) async fn wait_below(&self, max: usize) {
-        self.wait_until(|| self.is_below(max)).await;
-    }
-
-    /// Accepts while there are fewer than `max` connections: another server may take the last place while this one waits.
-    pub(crate) async fn accept_below<T>(&self, max: usize, accepting: impl Future<Output = T>) -> T {
+    /// Accepts one connection, for which it returns its place. A listener takes a place only while it accepts: one without clients keeps none
+    /// from another. Those that wait for a place have their turn in order.
+    pub(crate) async fn accept<T>(
+        places: &Arc<Semaphore>,
+        accepting: impl Future<Output = T>,
+    ) -> (T, OwnedSemaphorePermit) {
         let mut accepting = pin!(accepting);
         loop {
-            self.wait_below(max).await;
+            let mut first = places.clone().acquire_owned().await.ok();
             let accepted = poll_fn(|cx| {
-                if self.is_below(max) { accepting.as_mut().poll(cx).map(Some) } else { Poll::Ready(None) }
+                let place = first.take().or_else(|| places.clone().try_acquire_owned().ok());
+                // Another server has taken the last one.
+                let Some(place) = place else { return Poll::Ready(None) };
+                accepting.as_mut().poll(cx).map(|accepted| Some((accepted, place)))
             });
             if let Some(accepted) = accepted.await {
                 return accepted;
@@ -292,16 +298,22 @@ impl Registry {
         }
     }
 
+    /// Waits until no connection is open.
+    #[cfg(feature = "hyper")]
+    pub(crate) async fn wait_closed(&self) {
+        self.wait_until(|| self.counters.open.load(Ordering::Relaxed) == 0).await;
+    }
+
     /// Waits until no connection is open and the handlers of all have returned.
     pub(crate) async fn wait_empty(&self) {
         self.wait_until(|| lock(&self.members).all.is_empty()).await;
     }
 
-    /// Waits until enough connections have ended.
+    /// Waits until enough members have ended.
     async fn wait_until(&self, is_enough: impl Fn() -> bool) {
         loop {
             // Before the check, so that no end is missed.
-            let ended = self.connection_ended.notified();
+            let ended = self.member_ended.notified();
             if is_enough() {
                 return;
             }
@@ -313,8 +325,11 @@ impl Registry {
     fn count_end(&self, was_open: bool) {
         if was_open {
             self.counters.open.fetch_sub(1, Ordering::Relaxed);
+            if let Some(places) = self.places.get() {
+                places.add_permits(1);
+            }
         }
-        self.connection_ended.notify_waiters();
+        self.member_ended.notify_waiters();
     }
 
     /// Sets the task of a registered connection; does nothing if the connection has ended.

@@ -155,7 +155,8 @@ impl<L: Listener> Server<L> {
 
     /// Shares everything that a handle names, as if they were one server with several listeners: limits, memory, statistics and the
     /// shutdown. Dropping the future of [`serve`](Self::serve) aborts the connections only if it is the last of them. All of them run in one
-    /// runtime. Where their configurations differ, `memory_max` is that of the last one that began to serve, `handshakes_max` that of the first.
+    /// runtime. Where their configurations differ, `memory_max` is that of the last one that began to serve, `connections_max` and
+    /// `handshakes_max` are those of the first.
     ///
     /// ```no_run
     /// use wireloom::{Request, Response, Server, ServerHandle};
@@ -216,21 +217,27 @@ impl<L: Listener> Server<L> {
             #[cfg(feature = "tls")]
             tls,
         });
+        let places = registry.places(config.connections_max);
         let mut options = Options::new(&listener, &config);
         let for_requests = Arc::new(config.for_requests());
         let mut failures = AcceptFailures::default();
         let mut left_in_row = 0;
         loop {
             // Beyond the limit, connections wait in the kernel's queue.
-            let accepting = registry.accept_below(config.connections_max, listener.accept());
-            let (transport, peer) = match until(&registry, Phase::NotAccepting, accepting).await {
-                Some(Ok(accepted)) => accepted,
-                Some(Err(error)) if is_of_client(&error) && left_in_row < LEFT_IN_ROW_MAX => {
+            let accepting = Registry::accept(&places, listener.accept());
+            let Some((accepted, place)) = until(&registry, Phase::NotAccepting, accepting).await else {
+                break;
+            };
+            let (transport, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) if is_of_client(&error) && left_in_row < LEFT_IN_ROW_MAX => {
                     left_in_row += 1;
+                    drop(place);
                     tokio::task::yield_now().await;
                     continue;
                 }
-                Some(Err(error)) if is_temporary(&error) => {
+                Err(error) if is_temporary(&error) => {
+                    drop(place);
                     if !has_no_connection(&listener, &error) {
                         failures.count(&registry, &error);
                     }
@@ -238,14 +245,15 @@ impl<L: Listener> Server<L> {
                     tokio::time::sleep(RETRY_AFTER).await;
                     continue;
                 }
-                Some(Err(error)) => return Err(error),
-                None => break,
+                Err(error) => return Err(error),
             };
             (failures.is_failing, left_in_row) = (false, 0);
             registry.counters.accepted.fetch_add(1, Ordering::Relaxed);
             let Some(registration) = registry.admit(peer.ip(), config.connections_max_of(peer.ip())) else {
                 continue;
             };
+            // Given back when the connection ends.
+            place.forget();
             let io = Io::of(transport);
             if let Io::Tcp(stream) = &io {
                 options.apply(SockRef::from(stream), &config);

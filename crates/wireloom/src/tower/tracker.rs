@@ -93,7 +93,7 @@ impl WebSocketTracker {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn closed(&self) {
-        self.registry.wait_below(1).await;
+        self.registry.wait_closed().await;
     }
 
     /// The number of tracked WebSockets and upgrades in progress.

@@ -244,6 +244,35 @@ fn silent_clients_of_any_transport_hold_up_no_other() {
     }
 }
 
+/// Has always another client, who has left: at most a thousand.
+struct Backlog(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl Listener for Backlog {
+    type Transport = DuplexStream;
+
+    async fn accept(&mut self) -> io::Result<(DuplexStream, SocketAddr)> {
+        if self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 1_000 {
+            std::future::pending::<()>().await;
+        }
+        Ok((tokio::io::duplex(1).1, (Ipv4Addr::LOCALHOST, 7).into()))
+    }
+}
+
+#[tokio::test]
+async fn listeners_that_wait_for_a_place_take_turns() {
+    let config = ServerConfig { connections_max: 1, ..ServerConfig::default() };
+    let accepted = std::sync::Arc::default();
+    let busy = Server::new(Backlog(std::sync::Arc::clone(&accepted))).config(config.clone());
+    let handle = busy.handle();
+    let (client, pipe) = tokio::io::duplex(1_000);
+    let other = Server::new(Pipes::one(pipe)).sharing(&handle).config(config);
+    let serving = [tokio::spawn(busy.serve(tell_peer)), tokio::spawn(other.serve(tell_peer))];
+    assert!(get(client).await.starts_with("HTTP/1.1 200"));
+    let before = accepted.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(before < 100, "{before} of the other listener were first");
+    serving.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
 // Limits are those of the process, however many listeners it has.
 #[tokio::test]
 async fn servers_that_share_a_handle_share_limits_statistics_and_shutdown() {
