@@ -49,7 +49,7 @@ impl Drop for Pool {
 }
 
 /// The limits of memory of the servers in this process together, in bytes.
-static LIMITS: Mutex<usize> = Mutex::new(0);
+static LIMITS: Mutex<u128> = Mutex::new(0);
 
 /// The limit of memory of a server, in bytes, until this is dropped. Read buffers, and memory that threads keep, may take a sixteenth of
 /// all limits each.
@@ -58,21 +58,27 @@ pub(crate) struct MemoryLimit(usize);
 
 impl MemoryLimit {
     pub(crate) fn new(max: usize) -> Self {
-        change_limits(|limits| limits.saturating_add(max));
+        change_limits(|limits| limits + max as u128);
         Self(max)
     }
 }
 
 impl Drop for MemoryLimit {
     fn drop(&mut self) {
-        change_limits(|limits| limits.saturating_sub(self.0));
+        change_limits(|limits| limits - self.0 as u128);
     }
 }
 
-fn change_limits(change: impl FnOnce(usize) -> usize) {
+/// The part of these limits that read buffers, or the memory that threads keep, may take, in bytes.
+fn share_of(limits: u128) -> usize {
+    let share = if limits == 0 { usize::MAX as u128 } else { limits / 16 };
+    usize::try_from(share).unwrap_or(usize::MAX)
+}
+
+fn change_limits(change: impl FnOnce(u128) -> u128) {
     let mut limits = LIMITS.lock().unwrap_or_else(PoisonError::into_inner);
     *limits = change(*limits);
-    let max = if *limits == 0 { usize::MAX } else { *limits / 16 };
+    let max = share_of(*limits);
     LARGE_MAX.store(LARGE_MAX_DEFAULT.min(max / LEN), Ordering::Relaxed);
     LONG_MEMORY.max.store(LONG_MEMORY_MAX.min(max), Ordering::Relaxed);
 }
@@ -412,6 +418,18 @@ mod tests {
         let kept = POOL.with_borrow_mut(|pool| pool.kept.last_mut().map(|bytes| bytes.as_mut_ptr_range()));
         assert!(kept.is_some_and(|kept| kept.contains(&address.cast_mut())));
         assert_eq!(Buffer::take().space().as_ptr(), address);
+    }
+
+    // A server without a limit ends beside one with a limit.
+    #[test]
+    fn the_sum_of_limits_is_exact() {
+        let small = MemoryLimit::new(64 << 20);
+        drop(MemoryLimit::new(usize::MAX));
+        // Other tests may add theirs.
+        assert!(*LIMITS.lock().unwrap() >= 64 << 20);
+        drop(small);
+        let shares = [0, 64 << 20, usize::MAX as u128 * 20].map(share_of);
+        assert_eq!(shares, [usize::MAX, 4 << 20, usize::MAX]);
     }
 
     #[test]
