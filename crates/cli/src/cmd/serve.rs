@@ -124,7 +124,7 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
         signal = signals.recv() => return Err(Failure(signal.exit(), "interrupted before it listened".to_owned())),
     };
     let routes = Arc::new(Routes::new(args, hub.clone()).map_err(unusable)?);
-    let reserve = Reserve::default();
+    let reserve = Reserve::new();
     // The limits are those of all addresses together.
     let handle = ServerHandle::new();
     let mut servers = Vec::new();

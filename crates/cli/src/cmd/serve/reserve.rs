@@ -19,7 +19,7 @@ use crate::descriptors;
 
 /// Shared by all listeners of the process, of which one accepts at a time. A descriptor that becomes free is the reserve's before it is a
 /// connection's, so that the reserve comes back whatever has used its descriptor.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Reserve(Arc<Mutex<Kept>>);
 
 /// An open file or socket, unless its descriptor is in use.
@@ -46,6 +46,14 @@ impl Kept {
 }
 
 impl Reserve {
+    /// It is kept from now on.
+    pub(super) fn new() -> Self {
+        let mut kept = Kept::default();
+        // Otherwise from the first time that a listener waits.
+        let _ = kept.fill();
+        Self(Arc::new(Mutex::new(kept)))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,7 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_ends_gives_its_descriptor_to_the_reserve() {
-        let reserve = Reserve::default();
+        let reserve = Reserve::new();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (connection, _) = reserve.spend(listener).accept().await.unwrap();
