@@ -48,7 +48,7 @@ impl Read for Follow {
 
 impl Follow {
     /// # Errors
-    /// What was read is no longer in the file: what is written next cannot be told apart from it.
+    /// The bytes that were read are no longer in the file, so the position of the next ones is unknown.
     fn check_len(&mut self) -> io::Result<()> {
         let metadata = self.file.metadata()?;
         if metadata.is_file() && metadata.len() < self.file.stream_position()? {
