@@ -42,6 +42,6 @@ step_portable() {
         cargo check --locked --target-dir "$target/portable" --target "$triple" "${cores[@]}" -p wireloom --no-default-features || failed=1
     done
     for name in ${missing[@]+"${missing[@]}"}; do skip "$name"; done
-    [ $ran -gt 0 ] || { skip "no other platform is set up: ./test setup"; return; }
+    [ $ran -gt 0 ] || { skip "no other platform is set up: ./test setup portable"; return; }
     return $failed
 }

@@ -1,17 +1,29 @@
 # shellcheck shell=bash
 # The step setup: finds out what is missing, asks once, and installs it.
 
+# wants STEP…: whether this run has one of the steps. Alone, setup prepares for all.
+wants() {
+    local step
+    [ "${wanted[*]}" != setup ] || return 0
+    for step in "$@"; do [[ " ${wanted[*]} " != *" $step "* ]] || return 0; done
+    return 1
+}
+
 # The parts of the plan: arguments of rustup, one command a line; Debian packages; the same, for single peers of interop.
 rustup_commands() {
     cargo fmt --version >/dev/null 2>&1 || echo "component add rustfmt"
     cargo clippy --version >/dev/null 2>&1 || echo "component add clippy"
-    local target
-    for target in wasm32-unknown-unknown "${portable_targets[@]}" "${checked_targets[@]}"; do
+    local target targets=(wasm32-unknown-unknown)
+    ! wants portable || targets+=("${portable_targets[@]}" "${checked_targets[@]}")
+    for target in "${targets[@]}"; do
         has_target "$target" || echo "target add $target"
     done
     has_toolchain "$msrv" || echo "toolchain install $msrv --profile minimal"
-    has_toolchain "$nightly" src && cargo "+$nightly" miri --version >/dev/null 2>&1 \
-        || echo "toolchain install $nightly --profile minimal --component miri --component rust-src"
+    # On few cores a run of all steps has no time for the steps that need it.
+    if [ $is_full = 0 ] && wants fuzz miri sanitizers newest; then
+        has_toolchain "$nightly" src && cargo "+$nightly" miri --version >/dev/null 2>&1 \
+            || echo "toolchain install $nightly --profile minimal --component miri --component rust-src"
+    fi
     if [ -n "$counts_rust" ] && [ "$(uname -sm)" = "Linux x86_64" ]; then
         local parts=(x86_64-unknown-linux-musl)
         has_toolchain "$counts_rust" "${parts[@]}" \
@@ -44,7 +56,7 @@ debian_packages() {
         [ "$(uname -m)" != x86_64 ] || have valgrind || echo valgrind
     fi
     local package
-    if [ "$(uname -m)" = x86_64 ]; then
+    if wants portable && [ "$(uname -m)" = x86_64 ]; then
         for package in "${portable_packages[@]}"; do has_package "$package" || echo "$package"; done
     fi
     if [ -d ruby ]; then
@@ -53,7 +65,7 @@ debian_packages() {
         [ -n "$(command -v ruby | grep -v '^/usr/bin/')" ] \
             || ruby+=(ruby ruby-dev ruby-minitest rake ruby-websocket-driver ruby-http-2
                 ruby-faye-websocket ruby-actioncable ruby-async puma)
-        [ "$(id -u)" != 0 ] || ruby+=(mmdebstrap)
+        ! wants newest || [ "$(id -u)" != 0 ] || ruby+=(mmdebstrap)
         for package in "${ruby[@]}"; do has_package "$package" || echo "$package"; done
     fi
 }

@@ -1,4 +1,5 @@
-// The page in Chromium and Firefox, against the `wireloom` whose path is the argument: `browser.mjs PATH [BROWSER…] [--only WORDS]`.
+// The page in Chromium and Firefox, against the `wireloom` whose path is the argument: `browser.mjs PATH [BROWSER…] [--only WORDS]
+// [--except WORDS]…`.
 // With `--screenshots FOLDER`, takes pictures instead. Exits with 77 when no browser is installed.
 
 import assert from 'node:assert/strict';
@@ -13,13 +14,16 @@ import reportTests from './test/browser/report.mjs';
 import sectionTests from './test/browser/sections.mjs';
 import { screenshots } from './test/browser/screenshots.mjs';
 
-const { values, positionals } = parseArgs({ allowPositionals: true, options: { screenshots: { type: 'string' }, only: { type: 'string' } } });
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { screenshots: { type: 'string' }, only: { type: 'string', default: '' }, except: { type: 'string', multiple: true, default: [] } },
+});
 const [program, ...asked] = positionals;
 const OPTIONS = ['--log-level', 'debug', '--max-message', '16777216', '--slow-timeout', '5s', '--grace', '1s'];
 /** Longer than any test takes. */
 const DEADLINE_MS = 240_000;
-const tests = Object.entries({ ...connectTests, ...messageTests, ...sectionTests, ...pageTests, ...protocolTests, ...reportTests, ...adminTests }).filter(([name]) =>
-  name.includes(values.only ?? ''),
+const tests = Object.entries({ ...connectTests, ...messageTests, ...sectionTests, ...pageTests, ...protocolTests, ...reportTests, ...adminTests }).filter(
+  ([name]) => name.includes(values.only) && !values.except.some((words) => name.includes(words)),
 );
 let failed = 0;
 let ran = 0;
