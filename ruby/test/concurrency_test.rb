@@ -65,7 +65,7 @@ class ConcurrencyTest < Wireloom::TestCase
       Thread.new { 5.times { at.zero? ? client.binary(big) : client.text("message #{at}") } }
     end
     threads.each(&:join)
-    messages = server.receive(client.take_output)
+    messages = received(server, client.take_output)
     assert_equal [5, 15], [messages.count(big), messages.grep(/\Amessage/).size]
   end
 
@@ -73,7 +73,7 @@ class ConcurrencyTest < Wireloom::TestCase
     client, server = connected(deflate: true)
     4.times { client.binary("c" * (8 << 20)) }
     bytes = client.take_output
-    receiver = Thread.new { server.receive(bytes) }
+    receiver = Thread.new { received(server, bytes) }
     50.times { server.text("meanwhile") }
     assert_equal 4, receiver.value.size
     assert_equal 50, client.receive(server.take_output).size

@@ -181,7 +181,7 @@ class SoundnessTest < Wireloom::TestCase
     # The events have room, and the Strings have not.
     assert_equal "NoMemoryError\ntrue\n[\"behind\"]\n", run_script(NO_MEMORY + WEB_SOCKETS + <<~'RUBY')
       client, server = web_sockets(deflate: true)
-      messages = Array.new(26) { |at| at.chr.b * (1 << 20) }
+      messages = ["first", "a".b * (31 << 20)]
       messages.each { |message| client.send(message) }
       chunk = client.take_output
       starved { server.receive(chunk) }

@@ -87,6 +87,61 @@ class WebSocketTest < Wireloom::TestCase
     assert_equal 1009, event.code
   end
 
+  MEGABYTES = Array.new(5) { |at| at.chr.b * (1 << 20) }.freeze
+
+  # The events of calls of `receive` until nothing waits, and of the first by `events`.
+  def receive_all(connection, events)
+    calls = [events]
+    calls << connection.receive("") while connection.input?
+    # Each message is longer than all of the input: one call goes on until they are 1 MiB longer.
+    calls.each { |call| assert_operator call.grep(String).sum(&:bytesize), :<=, 2 << 20 }
+    calls.flatten
+  end
+
+  # A byte may become a thousand.
+  def test_what_one_call_inflates_is_bounded
+    client, server = pair(deflate: true)
+    MEGABYTES.each { |message| client.send(message) }
+    client.close(1000, "done")
+    chunk = client.take_output
+    events = server.receive(chunk)
+    assert server.input?
+    server.send("meanwhile")
+    assert_equal [*MEGABYTES, Close.new(1000, "done")], receive_all(server, events)
+    assert_equal ["meanwhile", Close.new(1000, "done")], client.receive(server.take_output)
+    assert_predicate server, :closed?
+    # What is not compressed comes at once.
+    client, server = pair
+    MEGABYTES.each { |message| client.send(message) }
+    assert_equal MEGABYTES, server.receive(client.take_output)
+    refute server.input?
+  end
+
+  def test_what_arrives_behind_input_that_waits
+    client, server = pair(deflate: true)
+    MEGABYTES.each { |message| client.send(message) }
+    events = server.receive(client.take_output)
+    client.send("behind")
+    events += server.receive(client.take_output)
+    server.eof
+    assert server.open?
+    events += server.receive("") while server.input?
+    assert_equal [*MEGABYTES, "behind"], events
+    assert_equal [:closed, 1006], [server.state, server.close_code]
+  end
+
+  def test_what_comes_early_inflates_as_much_as_the_rest
+    client, server = Client.new("ws://example.com", deflate: true), Server.new(deflate: true)
+    request = client.take_output
+    # Another server's answer is the same.
+    [server, twin = Server.new(deflate: true)].each { |each| each.receive(request) }
+    twin.accept
+    client.receive(twin.take_output)
+    MEGABYTES.each { |message| client.send(message) }
+    server.receive(client.take_output)
+    assert_equal [Open.new(nil, true), *MEGABYTES], receive_all(server, server.accept)
+  end
+
   def test_pings
     client, server = pair
     client.ping("p")
@@ -396,7 +451,7 @@ class WebSocketTest < Wireloom::TestCase
     socket.write(connection.take_output)
     until connection.closed?
       begin
-        connection.receive(socket.readpartial(64 << 10)).each(&handle)
+        connection.receive(connection.input? ? "" : socket.readpartial(64 << 10)).each(&handle)
       rescue EOFError
         connection.eof
       end

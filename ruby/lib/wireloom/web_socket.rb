@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
 module Wireloom
-  # WebSocket (RFC 6455, permessage-deflate RFC 7692) without I/O: bytes go in by Connection#receive, which returns the events
-  # of the whole chunk, and come out by Connection#take_output. Sockets, threads and fibers are the program's.
+  # WebSocket (RFC 6455, permessage-deflate RFC 7692) without I/O: bytes go in by Connection#receive, which returns their
+  # events, and come out by Connection#take_output. Sockets, threads and fibers are the program's.
   #
   # Text messages are Strings in UTF-8, binary ones Strings in BINARY; every other event is one of the classes below.
   module WebSocket
@@ -38,8 +38,9 @@ module Wireloom
 
       # @!method receive(bytes)
       #   Takes bytes from the peer. What a peer does wrong makes a Failure event, and never raises. After NoMemoryError the next call
-      #   returns the events of these bytes, or a Failure if there was no memory for the bytes.
-      #   @param bytes [String]
+      #   returns the events of these bytes, or a Failure if there was no memory for the bytes. With permessage-deflate it may leave bytes
+      #   for the next call, see {#input?}.
+      #   @param bytes [String] empty to continue with those
       #   @return [Array<String, Struct>] messages and events, in order
       #   @raise [Wireloom::WebSocket::Error] when +initialize+ was overridden without +super+
 
@@ -53,6 +54,9 @@ module Wireloom
 
       # @!method output?
       #   @return [Boolean] whether there are bytes to write
+
+      # @!method input?
+      #   @return [Boolean] whether bytes wait because those before them inflated to 1 MiB more: handle the events, then call `receive("")`
 
       # @!method binary(message)
       #   Sends a binary message.
@@ -222,7 +226,7 @@ module Wireloom
       #
       # @param subprotocol [String, nil]
       # @param headers [Hash, Array<Array(String, String)>, nil] added to the response
-      # @return [Array<String, Struct>] Open, and the events of input that came early
+      # @return [Array<String, Struct>] Open, and the events of input that came early, as {#receive} returns them
       # @raise [Wireloom::WebSocket::Error] when no request waits, or the subprotocol was not offered
       def accept(subprotocol: nil, headers: nil)
         grant(subprotocol, headers)

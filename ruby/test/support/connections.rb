@@ -15,5 +15,12 @@ module Wireloom
       client.receive(server.take_output)
       [client, server]
     end
+
+    # All events of `bytes`.
+    def received(connection, bytes)
+      events = connection.receive(bytes)
+      events.concat(connection.receive("")) while connection.input?
+      events
+    end
   end
 end

@@ -3,10 +3,6 @@
 
 use std::cell::RefCell;
 
-use magnus::{Error, Ruby};
-
-use crate::memory::{no_memory, try_extend};
-
 /// A buffer up to this many bytes is kept.
 const LEN_MAX: usize = 256 << 10;
 
@@ -20,17 +16,6 @@ pub(crate) fn take() -> Vec<u8> {
     let mut buffer = SCRATCH.with(|scratch| std::mem::take(&mut *scratch.borrow_mut()));
     buffer.clear();
     buffer
-}
-
-/// The buffer with a copy of `bytes`.
-///
-/// # Errors
-/// There is no memory for it.
-#[inline]
-pub(crate) fn take_copy(ruby: &Ruby, bytes: &[u8]) -> Result<Vec<u8>, Error> {
-    let mut buffer = take();
-    try_extend(&mut buffer, bytes).map_err(|_| no_memory(ruby))?;
-    Ok(buffer)
 }
 
 /// Returns the buffer.

@@ -14,7 +14,7 @@ use crate::clock::now;
 use crate::exclusive::{DETACHED_DEFLATE_LEN, DETACHED_UNMASK_LEN, Detachable, check_interrupts};
 use crate::guard::method;
 use crate::held::{Immortal, managed, plain};
-use crate::memory::{Accounted, try_extend_all};
+use crate::memory::{Accounted, no_memory, try_extend, try_extend_all};
 use crate::{keys, scratch, strings};
 use magnus::prelude::*;
 use magnus::typed_data::Obj;
@@ -30,6 +30,10 @@ use wireloom_ws::{CloseCode, Config, Transport};
 
 /// Bytes that a client may send behind its request before it is answered. It has no reason to.
 const EARLY_LEN_MAX: usize = 64 << 10;
+
+/// A call ends behind the event by which its payloads exceed its input by this many bytes, as only compressed ones do: a byte may become a
+/// thousand.
+const INFLATED_LEN_MAX: usize = 1 << 20;
 
 static ERROR: Immortal<ExceptionClass> = Immortal::new();
 
@@ -57,6 +61,10 @@ struct Inner {
     out: Vec<u8>,
     /// Events for which there was no memory for objects: those of the next call.
     undelivered: Vec<Event>,
+    /// Input behind the events of a call that had inflated enough.
+    waiting: Vec<u8>,
+    /// The peer has ended its stream behind `waiting`.
+    ends_behind: bool,
     /// [`keys::forks`] when the masking keys of the connection were seeded.
     forks: usize,
 }
@@ -193,19 +201,23 @@ impl Connection {
 
     /// `receive(chunk)`: the events that it brings.
     fn receive(ruby: &Ruby, this: Obj<Self>, chunk: RString) -> Result<RArray, Error> {
-        let len = chunk.len();
-        let detached = len >= DETACHED_DEFLATE_LEN
-            && this.inner.ready().with(|inner| len >= DETACHED_UNMASK_LEN || inner.is_inflating());
+        let chunk_len = chunk.len();
+        let detached = this.inner.ready().with(|inner| {
+            let len = inner.waiting.len() + chunk_len;
+            len >= DETACHED_UNMASK_LEN || len >= DETACHED_DEFLATE_LEN && inner.is_inflating()
+        });
         if detached {
             check_interrupts(ruby)?;
         }
+        // Before the bytes are borrowed: it may wait for another thread.
+        let inner = this.inner.ready();
         // SAFETY: no code of Ruby runs while the slice is borrowed.
-        let copied = scratch::take_copy(ruby, unsafe { chunk.as_slice() });
-        let mut input = copied.inspect_err(|_| this.inner.ready().with(Inner::lose_input))?;
+        let chunk = unsafe { chunk.as_slice() };
+        let mut input = inner.with(|inner| inner.input(chunk)).map_err(|_| no_memory(ruby))?;
         let done = if detached {
-            this.inner.ready().detached(|inner| inner.receive(&mut input))
+            inner.detached(|inner| inner.receive(&mut input))
         } else {
-            this.inner.ready().with(|inner| inner.receive(&mut input))
+            inner.with(|inner| inner.receive(&mut input))
         };
         scratch::give(input);
         this.account();
@@ -267,6 +279,11 @@ impl Connection {
         }
         this.account();
         output
+    }
+
+    /// Whether bytes wait for the next call of `receive`.
+    fn has_input(&self) -> bool {
+        self.inner.ready().with(|inner| !inner.waiting.is_empty())
     }
 
     fn has_output(&self) -> bool {
@@ -347,10 +364,7 @@ impl Connection {
     }
 
     fn eof(&self) {
-        self.inner.ready().with(|inner| match &mut inner.state {
-            State::Open(connection) => connection.handle_eof(),
-            state => *state = State::Closed,
-        });
+        self.inner.ready().with(Inner::eof);
     }
 
     /// Seconds until `tick` has something to do, or nil.
@@ -433,6 +447,7 @@ impl Connection {
 impl Inner {
     fn heap_size(&self) -> usize {
         self.out.capacity()
+            + self.waiting.capacity()
             + match &self.state {
                 State::Open(connection) => size_of_val(&**connection) + connection.queued_len(),
                 State::Deciding(_, early) => early.capacity(),
@@ -456,6 +471,17 @@ impl Inner {
         Ok(())
     }
 
+    /// What waited, and `chunk` behind it.
+    ///
+    /// # Errors
+    /// There is no memory for a copy, and the connection is over.
+    fn input(&mut self, chunk: &[u8]) -> Result<Vec<u8>, TryReserveError> {
+        let mut input =
+            if self.waiting.is_empty() { scratch::take() } else { std::mem::take(&mut self.waiting) };
+        try_extend(&mut input, chunk).inspect_err(|_| self.lose_input())?;
+        Ok(input)
+    }
+
     /// There was no memory for a copy of the input.
     #[cold]
     fn lose_input(&mut self) {
@@ -466,22 +492,39 @@ impl Inner {
         });
     }
 
-    /// Takes all of `input`. Returns what it brought, behind the events that are not delivered yet.
-    fn receive(&mut self, input: &mut [u8]) -> Result<Vec<Event>, Failure> {
+    /// Takes `input`, of which the part that is not handled waits for the next call. Returns what it brought, behind the events that are
+    /// not delivered yet.
+    fn receive(&mut self, input: &mut Vec<u8>) -> Result<Vec<Event>, Failure> {
         // Answers to pings and to a Close are masked too.
-        self.reseed()?;
+        self.reseed().inspect_err(|_| self.waiting = std::mem::take(input))?;
         let mut events = std::mem::take(&mut self.undelivered);
-        self.take_input(input, &mut events)?;
+        let used = self.handle(input, &mut events)?;
+        if used < input.len() {
+            input.drain(..used);
+            self.waiting = std::mem::take(input);
+        } else if self.ends_behind {
+            self.eof();
+        }
         Ok(events)
     }
 
-    fn take_input(&mut self, input: &mut [u8], events: &mut Vec<Event>) -> Result<(), Failure> {
+    fn eof(&mut self) {
+        self.ends_behind = !self.waiting.is_empty();
+        match &mut self.state {
+            _ if self.ends_behind => {}
+            State::Open(connection) => connection.handle_eof(),
+            state => *state = State::Closed,
+        }
+    }
+
+    /// Returns how many bytes of `input` were used.
+    fn handle(&mut self, input: &mut [u8], events: &mut Vec<Event>) -> Result<usize, Failure> {
         let mut at = 0;
         while at < input.len() {
             match &mut self.state {
                 State::New => return Err(Failure::misuse("the connection was not initialized: call super")),
                 State::Requesting(handshake) => match handshake.handle_input(&input[at..]) {
-                    Ok(client::Progress::Incomplete) => return Ok(()),
+                    Ok(client::Progress::Incomplete) => return Ok(input.len()),
                     Ok(client::Progress::Done { negotiated, consumed }) => {
                         at += consumed;
                         events.push(self.open(negotiated, Some(keys::random()?)));
@@ -490,24 +533,24 @@ impl Inner {
                         let event = Event::refused(response.status(), response.headers());
                         self.state = State::Closed;
                         events.push(event);
-                        return Ok(());
+                        return Ok(input.len());
                     }
                     Err(error) => {
                         events.push(self.refuse(error));
-                        return Ok(());
+                        return Ok(input.len());
                     }
                 },
                 State::AwaitingRequest(handshake) => match handshake.handle_input(&input[at..]) {
-                    Ok(server::Progress::Incomplete) => return Ok(()),
+                    Ok(server::Progress::Incomplete) => return Ok(input.len()),
                     Ok(server::Progress::Complete { consumed }) => {
                         at += consumed;
-                        let Some(request) = handshake.request().cloned() else { return Ok(()) };
+                        let Some(request) = handshake.request().cloned() else { return Ok(input.len()) };
                         events.push(self.decide(request));
                     }
                     Err(error) => {
                         error.refusal().write_to(&mut self.out);
                         events.push(self.refuse(error));
-                        return Ok(());
+                        return Ok(input.len());
                     }
                 },
                 State::Deciding(_, early) => {
@@ -517,19 +560,18 @@ impl Inner {
                             code: Some(CloseCode::POLICY_VIOLATION.value()),
                             message: "the client sends before it is answered".into(),
                         });
-                        return Ok(());
+                        return Ok(input.len());
                     }
                     early.extend_from_slice(&input[at..]);
-                    return Ok(());
+                    return Ok(input.len());
                 }
                 State::Open(connection) => {
-                    receive_open(connection, &mut input[at..], events);
-                    return Ok(());
+                    return Ok(at + receive_open(connection, &mut input[at..], events));
                 }
-                State::Closed => return Ok(()),
+                State::Closed => return Ok(input.len()),
             }
         }
-        Ok(())
+        Ok(at)
     }
 
     fn accept(
@@ -617,24 +659,32 @@ impl Inner {
     }
 }
 
-/// Every event of a chunk.
-fn receive_open(connection: &mut wireloom_ws::Connection, input: &mut [u8], events: &mut Vec<Event>) {
+/// The events of a chunk, up to [`INFLATED_LEN_MAX`]. Returns how many of its bytes were used.
+fn receive_open(
+    connection: &mut wireloom_ws::Connection,
+    input: &mut [u8],
+    events: &mut Vec<Event>,
+) -> usize {
     let now = now();
-    let mut at = 0;
-    while at < input.len() {
+    let (mut at, mut produced) = (0, 0);
+    while at < input.len() && produced <= at + INFLATED_LEN_MAX {
         match connection.handle_input(now, &mut input[at..]) {
             Ok((used, Some(event))) => {
                 at += used;
-                events.extend(Event::of(event));
+                if let Some(event) = Event::of(event) {
+                    produced += event.payload_len();
+                    events.push(event);
+                }
             }
-            Ok((_, None)) => break,
+            Ok((_, None)) => return input.len(),
             Err(error) => {
                 let code = error.close_code().map(CloseCode::value);
                 events.push(Event::Failure { code, message: error.to_string() });
-                break;
+                return input.len();
             }
         }
     }
+    at
 }
 
 pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
@@ -654,6 +704,7 @@ pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     class.define_private_method("transport_name", method!(Connection::transport, 0))?;
     class.define_method("receive", method!(mut Connection::receive, 1))?;
     class.define_method("take_output", method!(mut Connection::take_output, 0))?;
+    class.define_method("input?", method!(Connection::has_input, 0))?;
     class.define_method("output?", method!(Connection::has_output, 0))?;
     class.define_method("binary", method!(mut Connection::send_binary, 1))?;
     class.define_method("eof", method!(mut Connection::eof, 0))?;

@@ -76,6 +76,14 @@ impl Event {
         })
     }
 
+    /// The length of a message.
+    pub(super) fn payload_len(&self) -> usize {
+        match self {
+            Self::Text(data) | Self::Binary(data) => data.len(),
+            _ => 0,
+        }
+    }
+
     pub(super) fn request(request: &Request) -> Self {
         Self::Request(Box::new(RequestHead {
             path: request.path().to_owned(),
