@@ -212,6 +212,25 @@ class HTTP2Test < Wireloom::TestCase
     assert_nil @client.timeout
   end
 
+  # The server handles no input while it has more than 1 MiB of output.
+  def test_an_end_behind_input_that_waits
+    streams = Array.new(25) { @client.request(POST) }
+    exchange
+    streams.each { |stream| @server.respond(stream, [*RESPONSE, ["x-long", "x" * 60_000]]) }
+    late = @client.request(REQUEST, end_stream: true)
+    assert_empty @server.receive(@client.take_output)
+    assert_empty @server.eof
+    assert_predicate @server, :input?
+    @server.take_output
+    events = @server.receive("")
+    refute_predicate @server, :input?
+    assert_equal [late, *streams.map { Reset }], events.map { |event| event.is_a?(Request) ? event.stream : event.class }
+    @server.respond(late, RESPONSE, end_stream: true)
+    assert_predicate @server, :output?
+    @server.take_output
+    assert_predicate @server, :closed?
+  end
+
   def test_deadlines
     assert_empty @client.tick
     @client.take_output

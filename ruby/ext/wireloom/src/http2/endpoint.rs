@@ -41,6 +41,8 @@ struct EndpointState {
     connection: Option<Connection>,
     /// Input that waits until output was taken.
     waiting: Vec<u8>,
+    /// The peer has ended its stream behind `waiting`.
+    ends_behind: bool,
     /// Output for which there was no memory for a String.
     out: Vec<u8>,
 }
@@ -158,10 +160,7 @@ impl Endpoint {
     }
 
     fn eof(ruby: &Ruby, this: Obj<Self>) -> Result<RArray, Error> {
-        this.with(ruby, |connection| {
-            connection.handle_eof();
-            Ok(())
-        })?;
+        this.state.with(|state| state.ends_behind = true);
         Self::receive(ruby, this, strings::binary(ruby, b""))
     }
 
@@ -375,7 +374,7 @@ fn receive(
     bytes: &[u8],
     list: RArray,
 ) -> Result<Result<(), Failure>, Error> {
-    let EndpointState { connection, waiting, .. } = state;
+    let EndpointState { connection, waiting, ends_behind, .. } = state;
     let Some(connection) = connection else { return Ok(Err(Failure::NotInitialized)) };
     if waiting.is_empty() {
         let taken = drain(ruby, connection, now, bytes, list)?;
@@ -384,6 +383,11 @@ fn receive(
         try_extend(waiting, bytes).map_err(|_| no_memory(ruby))?;
         let taken = drain(ruby, connection, now, waiting, list)?;
         waiting.drain(..taken);
+    }
+    if *ends_behind && waiting.is_empty() {
+        *ends_behind = false;
+        connection.handle_eof();
+        drain(ruby, connection, now, b"", list)?;
     }
     Ok(Ok(()))
 }
