@@ -170,6 +170,36 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
     end
   end
 
+  # The application may close its socket when it learns of the end.
+  def test_close_leaves_before_the_events_behind_it
+    gap_of_the_original
+    {
+      ->(driver) { driver.parse(frame(0x88, [1000].pack("n"), mask: true)) } => [:close],
+      ->(driver) { driver.close && driver.parse(frame(0x88, [1000].pack("n"), mask: true)) } => [:close],
+      ->(driver) { driver.parse(frame(0x83, "", mask: true)) } => %i[error close]
+    }.each do |close, events|
+      # While another thread writes, and while this one does.
+      [->(&work) { Thread.new(&work).join }, ->(&work) { work.call }].each do |elsewhere|
+        [nil, IOError].each do |error|
+          driver = deflated
+          log = []
+          %i[error close].each { |name| driver.on(name) { log << name } }
+          @socket.define_singleton_method(:write) do |bytes|
+            log << bytes.getbyte(0)
+            next if log.size > 1
+
+            elsewhere.call { close.call(driver) }
+            log << :written
+            raise error if error
+          end
+          error ? assert_raises(error) { driver.text("Hello" * 100) } : driver.text("Hello" * 100)
+          assert_equal [0xC1, :written, 0x88, *events], log
+          assert_equal :closed, driver.state
+        end
+      end
+    end
+  end
+
   def test_close_leaves_behind_a_write_that_fails
     gap_of_the_original
     [["message"], %w[message close]].each do |failing|

@@ -284,53 +284,50 @@ module WebSocket
         end
       end
 
+      # A compressed message refers to those before it: they leave in that order, whichever threads send them.
       def send_extended(opcode, data, code)
         data = Driver.encode(code ? [code].pack(PACK_FORMATS[2]) + data.b : data, Encoding::BINARY)
-        # A compressed message refers to those before it: they leave in that order, whichever threads send them.
-        @sending.synchronize do
-          # Another thread may have closed while this one waited.
+        sent = @sending.synchronize do
+          # Another thread may have closed while this one waited,
           next false unless @ready_state == 1
 
-          write_message(@extended == :core ? @codec.deflated_frame(opcode, data, masking_key) : extended_frame(opcode, data))
-        end
-      end
+          bytes = @extended == :core ? @codec.deflated_frame(opcode, data, masking_key) : extended_frame(opcode, data)
+          # or while it compressed, which lets other threads run.
+          next false unless @ready_state == 1
 
-      # A message that took long to compress, which lets other threads run. One that closes changes the state, and looks at @writing then;
-      # this sets @writing, and looks at the state then: Close leaves either before the message is given up, or behind it, whether that was
-      # written or not.
-      def write_message(bytes)
-        outer, @writing = @writing, true
-        written = false
+          @socket.write(bytes)
+          true
+        end
+      ensure
         begin
-          open = @ready_state == 1
-          @socket.write(bytes) if open
-          written = true
-        ensure
-          @writing = outer
-          begin
-            write_close unless outer
-          rescue StandardError
-            # The error that ended the message goes first.
-            raise if written
-          end
+          end_messages
+        rescue StandardError
+          # The error that ended the message goes first.
+          raise unless sent.nil?
         end
-        open
       end
 
-      # Without a lock, for which a signal handler may not wait, and which `write` of the socket may hold for long. While another thread
-      # writes a message, that one writes Close behind it.
       def send_close(bytes)
         return false unless @ready_state == 1
 
         @ready_state = 2
-        @closing << bytes
-        write_close unless @writing
+        end_messages(bytes)
         true
       end
 
-      def write_close
-        bytes = @closing.shift
-        @socket.write(bytes) if bytes
+      # Writes Close and emits the events behind it, in turn. Never waits, because a signal handler may not, and because `write` of the socket
+      # may wait for a lock of this thread's: while a message is being written, or another call is here, that one does it when it has finished.
+      def end_messages(*items)
+        @ending.concat(items)
+        return if @ending.empty? || @sending.mon_locked? || !@turn.try_lock
+
+        begin
+          item = @ending.shift
+          item.is_a?(String) ? @socket.write(item) : item&.each { |event| emit(*event) }
+        ensure
+          @turn.unlock
+          end_messages
+        end
       end
 
       def extended_frame(opcode, data)
@@ -356,8 +353,8 @@ module WebSocket
         end
         @codec.extend(allowed)
         @sending = Monitor.new
-        # Whether a message is being written, and the Close frame that waits for its end.
-        @writing, @closing = false, []
+        # The Close frame, and the list of the events behind it, each with the arguments of `emit`.
+        @ending, @turn = [], Mutex.new
         if (parameters = CoreDeflate.parameters(sessions))
           @codec.deflate(*parameters)
           @extended = :core
@@ -394,8 +391,9 @@ module WebSocket
         frame(reason.valid_encoding? ? reason : "", :close, code) if @ready_state == 1
         @ready_state = 3
 
-        emit(:error, ProtocolError.new(reason)) if error
-        emit(:close, CloseEvent.new(code, reason))
+        events = [[:close, CloseEvent.new(code, reason)]]
+        events.unshift([:error, ProtocolError.new(reason)]) if error
+        @sending ? end_messages(events) : events.each { |event| emit(*event) }
       end
 
       # Not under a thread that compresses: what it uses is freed with the driver.
