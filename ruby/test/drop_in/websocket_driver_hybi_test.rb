@@ -466,6 +466,26 @@ class WebSocketDriverHybiTest < Wireloom::TestCase
     assert_equal %w[before a], messages
   end
 
+  # By the listener of a message, for those behind it in the chunk.
+  def test_an_emit_that_a_listener_stubs_is_called
+    [0x81, 0x82].product([1, 2]).each do |first, listeners|
+      driver = Driver::Hybi.new(Socket.new(env: ENVIRONMENT))
+      driver.start
+      seen, heard = [], []
+      listeners.times do
+        driver.on(:message) do |event|
+          heard << event.data
+          next if heard.size > 1
+
+          driver.define_singleton_method(:emit) { |name, *args| (seen << name.to_sym) && super(name, *args) }
+        end
+      end
+      driver.parse(%w[a b c].map { |data| frame(first, data) }.join)
+      assert_equal %i[message message], seen
+      assert_equal 3 * listeners, heard.size
+    end
+  end
+
   def test_an_emit_of_a_subclass_is_called
     subclass = Class.new(Driver::Hybi) do
       attr_reader :seen

@@ -122,6 +122,19 @@ class WebSocketDriverServerTest < Wireloom::TestCase
     assert_equal %w[before a], messages
   end
 
+  def test_an_emit_that_a_listener_stubs_is_called
+    driver = open_server
+    seen = []
+    driver.on(:message) do
+      next if driver.singleton_methods.include?(:emit)
+
+      driver.define_singleton_method(:emit) { |event, *args| (seen << event.to_sym) && super(event, *args) }
+    end
+    driver.parse(%w[a b c].map { |data| frame(0x81, data, mask: true) }.join)
+    assert_equal %i[message message], seen
+    assert_equal %w[a b c], messages
+  end
+
   def test_what_rack_asks_for
     kind = ->(env) { Driver.rack(Socket.new(env: env, url: "ws://x/")).class }
     assert_equal Driver::Hybi, kind.call(ENVIRONMENT)

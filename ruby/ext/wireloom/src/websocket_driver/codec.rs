@@ -1,6 +1,6 @@
 //! `Wireloom::DriverCodec`: one connection's frames, both ways.
 
-use super::delivery::{self, Block, Delivered, Delivery};
+use super::delivery::{self, Block, Delivered, Delivery, Listeners};
 use super::frames::{self, Found, Frames, PING, PONG, Part, Rules, TEXT};
 use super::outgoing;
 use super::payload::{self, Text};
@@ -454,11 +454,15 @@ impl Codec {
     fn handle(ruby: &Ruby, this: Obj<Self>, driver: Value) -> Result<(), Error> {
         let mut listeners = None;
         loop {
-            if listeners.is_none() {
+            // A listener of the message before may have overridden `emit`.
+            let stale = |found: Option<Listeners>| {
+                found.is_some_and(|listeners| !this.delivery.is_current(driver, listeners))
+            };
+            if listeners.is_none_or(stale) {
                 listeners = this.delivery.known_listeners(ruby, driver).map(Some);
             }
             let block = match listeners {
-                Some(Some(listeners)) if !this.arrays.get() => Block::only(listeners),
+                Some(Some(listeners)) if !this.arrays.get() => Block::only(listeners.list),
                 _ => None,
             };
             match Self::next(ruby, this, block).map_err(|error| *error)? {
@@ -476,7 +480,7 @@ impl Codec {
                         None => *listeners.insert(this.delivery.listeners(ruby, Owner::of(this), driver)?),
                     };
                     match listeners {
-                        Some(listeners) => this.delivery.deliver(ruby, listeners, data)?,
+                        Some(listeners) => this.delivery.deliver(ruby, listeners.list, data)?,
                         None => call(driver, &delivery::RECEIVE_MESSAGE, (data,))?,
                     }
                     continue;

@@ -64,6 +64,13 @@ pub(super) fn check_event(ruby: &Ruby, class: RClass) -> Result<(), Error> {
     Err(Error::new(ruby.exception_type_error(), "events have to be of a Struct with one member"))
 }
 
+/// The list of listeners for messages, and the emitter whose it is: the driver, or the one that it forwards to.
+#[derive(Clone, Copy)]
+pub(super) struct Listeners {
+    pub(super) list: RArray,
+    emitter: RObject,
+}
+
 /// How one codec delivers.
 pub(crate) struct Delivery {
     /// The class of events, a Struct with one member.
@@ -87,20 +94,21 @@ impl Delivery {
         self.event.set(Held::new(owner, event.as_raw()));
     }
 
-    /// The Array of listeners for messages, or `None` when messages have to go through `emit`.
+    /// The listeners for messages, or `None` when messages have to go through `emit`.
     pub(super) fn listeners(
         &self,
         ruby: &Ruby,
         owner: Owner,
         driver: Value,
-    ) -> Result<Option<RArray>, Error> {
+    ) -> Result<Option<Listeners>, Error> {
         let mut emitter = driver;
         for plain in &self.plain {
             let Some(object) = RObject::from_value(emitter) else { return Ok(None) };
+            let found = |list| Ok(Some(Listeners { list, emitter: object }));
             let (class, changes) = (class_of(object), CHANGES.load(Ordering::Relaxed));
             let known = is_known(plain, class);
-            if known && let Some(listeners) = blocks(ruby, object) {
-                return Ok(Some(listeners));
+            if known && let Some(list) = blocks(ruby, object) {
+                return found(list);
             }
             let answer: Value = object.funcall(*MESSAGE_LISTENERS, (known,))?;
             if answer.is_nil() {
@@ -110,7 +118,7 @@ impl Delivery {
                 plain.set((Held::new(owner, class.as_raw()), changes));
             }
             match RArray::from_value(answer) {
-                Some(listeners) => return Ok(Some(listeners)),
+                Some(list) => return found(list),
                 None => emitter = answer,
             }
         }
@@ -119,9 +127,20 @@ impl Delivery {
 
     /// The same, where no method has to be called for it.
     #[inline]
-    pub(super) fn known_listeners(&self, ruby: &Ruby, driver: Value) -> Option<RArray> {
-        let object = RObject::from_value(driver)?;
-        if is_known(&self.plain[0], class_of(object)) { blocks(ruby, object) } else { None }
+    pub(super) fn known_listeners(&self, ruby: &Ruby, driver: Value) -> Option<Listeners> {
+        let emitter = RObject::from_value(driver)?;
+        let list = if is_known(&self.plain[0], class_of(emitter)) { blocks(ruby, emitter) } else { None };
+        list.map(|list| Listeners { list, emitter })
+    }
+
+    /// Whether no `emit` on the way to these listeners can have been overridden since they were found.
+    #[inline]
+    pub(super) fn is_current(&self, driver: Value, listeners: Listeners) -> bool {
+        let [own, forwarded] = &self.plain;
+        let Some(object) = RObject::from_value(driver) else { return false };
+        let emitter = listeners.emitter;
+        is_known(own, class_of(object))
+            && (emitter.as_raw() == object.as_raw() || is_known(forwarded, class_of(emitter)))
     }
 
     /// Calls the present listeners, in order, with an event that holds `data`.
