@@ -69,6 +69,7 @@ static void wls_free(wls *self) {
     wls_alive--;
 }
 
+/* The parameters of Scheme take only numbers that can be converted here. */
 static wl_ws_config wls_config(double frame_max, double message_max, double ping_s, double dead_s, double close_s) {
     wl_ws_config config;
     wl_ws_config_default(&config, sizeof config);

@@ -29,16 +29,31 @@
 
   ;;; Parameters
 
+  ;; A number from 0 to `max`, which C can convert.
+  (define (number-parameter name unit max default)
+    (make-parameter
+     default
+     (lambda (value)
+       (unless (and (real? value) (<= 0 value max))
+         (abort (websocket-condition 'invalid-parameters (conc name " is a number of " unit " from 0 to " max) value)))
+       value)))
+
+  ;; 31 years are nanoseconds that fit into 64 bits, and no limit.
+  (define (time-parameter name default) (number-parameter name "seconds" 1000000000 default))
+
+  ;; Up to 2^53 a flonum has each number.
+  (define (size-parameter name default) (number-parameter name "bytes" 9007199254740992 default))
+
   (define current-websocket (make-parameter #f))
-  (define ping-interval (make-parameter 15))
-  (define close-timeout (make-parameter 5))
-  (define connection-timeout (make-parameter 58))
+  (define ping-interval (time-parameter 'ping-interval 15))
+  (define close-timeout (time-parameter 'close-timeout 5))
+  (define connection-timeout (time-parameter 'connection-timeout 58))
   (define accept-connection (make-parameter (lambda (origin) #t)))
   (define access-denied (make-parameter (lambda () #f)))
   (define drop-incoming-pings (make-parameter #t))
   (define propagate-common-errors (make-parameter #f))
-  (define max-frame-size (make-parameter 1048576))
-  (define max-message-size (make-parameter 1048576))
+  (define max-frame-size (size-parameter 'max-frame-size 1048576))
+  (define max-message-size (size-parameter 'max-message-size 1048576))
   (define permessage-deflate (make-parameter #t))
   (define supported-subprotocols (make-parameter '()))
 

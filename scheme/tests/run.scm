@@ -460,6 +460,22 @@
                     (receive (message type) (receive-message)
                       (append results (list message)))))))))
 
+;; Numbers that C cannot convert: the error names the parameter.
+(for-each
+ (lambda (name parameter)
+   (let ((before (parameter)))
+     (for-each
+      (lambda (value)
+        (check (list 'refused name)
+               (condition-case (begin (parameterize ((parameter value)) 'taken))
+                 (exn (exn websocket invalid-parameters)
+                      (list 'refused (car (string-split (get-condition-property exn 'exn 'message)))))))
+        (check before (parameter)))
+      '(-1 -0.5 +nan.0 +inf.0 -inf.0 1e30 100000000000000000000 "1" #f))
+     (check '(0 1/2 1e9) (map (lambda (value) (parameterize ((parameter value)) (parameter))) '(0 1/2 1e9)))))
+ '("ping-interval" "close-timeout" "connection-timeout" "max-frame-size" "max-message-size")
+ (list ping-interval close-timeout connection-timeout max-frame-size max-message-size))
+
 ;; Parameters that no connection can have, which the server sees before it accepts; also a response that is longer than its buffer.
 (define (accept-kind request)
   (let ((out (open-output-string)))
