@@ -633,16 +633,23 @@
 
   ;; A queue between the reader of `with-concurrent-websocket` and its receivers.
   (define-record-type mailbox
-    (%make-mailbox items last waiters reader count is-closed)
+    (%make-mailbox items last waiters reader weight is-closed)
     mailbox?
     (items mailbox-items set-mailbox-items!)
     (last mailbox-last set-mailbox-last!)
     (waiters mailbox-waiters)
     (reader mailbox-reader set-mailbox-reader!)
-    (count mailbox-count set-mailbox-count!)
+    (weight mailbox-weight set-mailbox-weight!)
     (is-closed mailbox-is-closed set-mailbox-is-closed!))
 
-  (define mailbox-max 64)
+  ;; It takes another message while it weighs less: at most 64, or the one that exceeds it.
+  (define mailbox-weight-max 1048576)
+
+  ;; An item is a message, a condition or #!eof, and its type.
+  (define (item-weight item)
+    (fx+ 16384 (if (string? (car item)) (string-length (car item)) 0)))
+
+  (define (weigh! mailbox change) (set-mailbox-weight! mailbox (fx+ (mailbox-weight mailbox) change)))
 
   (define (make-mailbox) (%make-mailbox '() '() (make-waiters '()) #f 0 #f))
 
@@ -650,7 +657,7 @@
   (define (close-mailbox mailbox)
     (set-mailbox-is-closed! mailbox #t)
     (set-mailbox-items! mailbox '())
-    (set-mailbox-count! mailbox 0)
+    (set-mailbox-weight! mailbox 0)
     (wake-waiting mailbox))
 
   (define (wake-waiting mailbox) (wake-all (mailbox-waiters mailbox)))
@@ -660,7 +667,7 @@
 
   (define (mailbox-send! mailbox message type)
     (cond ((mailbox-is-closed mailbox))
-          ((fx>= (mailbox-count mailbox) mailbox-max)
+          ((fx>= (mailbox-weight mailbox) mailbox-weight-max)
            (mailbox-wait mailbox)
            (mailbox-send! mailbox message type))
           (else
@@ -669,14 +676,14 @@
                  (set-mailbox-items! mailbox item)
                  (set-cdr! (mailbox-last mailbox) item))
              (set-mailbox-last! mailbox item)
-             (set-mailbox-count! mailbox (fx+ (mailbox-count mailbox) 1))
+             (weigh! mailbox (item-weight (car item)))
              (wake-waiting mailbox)))))
 
   (define (mailbox-receive! mailbox)
     (let ((items (mailbox-items mailbox)))
       (cond ((pair? items)
              (set-mailbox-items! mailbox (cdr items))
-             (set-mailbox-count! mailbox (fx- (mailbox-count mailbox) 1))
+             (weigh! mailbox (fx- 0 (item-weight (car items))))
              (wake-waiting mailbox)
              (values (caar items) (cdar items)))
             ((or (mailbox-is-closed mailbox) (dead? (mailbox-reader mailbox))) (values #!eof #!eof))

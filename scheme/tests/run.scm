@@ -402,6 +402,25 @@
    (list (lambda () (receive-message) (pause 200) 'left)
          (lambda () (receive-message) (pause 200) (error "left")))))
 
+;; What waits for a receiver is bounded in bytes: one that is slow leaves the rest to the peer.
+(let* ((long (make-string 60000 #\x))
+       (input (apply string-append request (map (lambda (n) (string-append (bytes #x81 #xfe 234 96) mask long)) '(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25))))
+       (end (string-length input))
+       (at 0)
+       (in (make-input-port (lambda () (if (= at end) #!eof (begin (set! at (+ at 1)) (string-ref input (- at 1))))) (lambda () #t) void)))
+  (with-concurrent-websocket
+   (lambda ()
+     (let settle ((before -1))
+       (unless (= at before)
+         (let ((seen at)) (pause 300) (settle seen))))
+     (check #t (< at 1200000))
+     (let loop ((left 25))
+       (unless (= left 0)
+         (check 60000 (receive (message type) (receive-message) (string-length message)))
+         (loop (- left 1))))
+     (check end at))
+   in (open-output-string)))
+
 ;; A receiver that waits for long.
 (check '((1 connection-close) "late")
        (both (lambda (in out) (with-concurrent-websocket echo in out))
