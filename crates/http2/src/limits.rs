@@ -100,8 +100,8 @@ pub struct Limits {
     /// RST_STREAM on closed streams, except one for each stream that both sides ended. Go cancels a stream when the response body is
     /// closed, even after its end. This discards no work: the frame is ignored.
     pub late_resets: Rate,
-    /// Streams that the peer caused this side to reset (CVE-2025-8671). The work is the same as for `peer_resets`, so the limit is
-    /// too.
+    /// Streams that the peer caused this side to reset (CVE-2025-8671) or to ignore because of GOAWAY, and HEADERS on streams that this
+    /// side has reset beyond those that a message has. The work is the same as for `peer_resets`, so the limit is too.
     pub stream_errors: Rate,
     /// PING (CVE-2019-9512). gRPC sends at most one per round trip: 100 a second are enough for a round trip of 10 ms, and the burst
     /// for shorter ones.
@@ -111,7 +111,7 @@ pub struct Limits {
     /// Empty HEADERS, CONTINUATION and DATA frames that do not end a block or message (CVE-2019-9518).
     pub empty_frames: Rate,
     /// DATA frames of less than [`Limits::TINY_DATA_LEN`] bytes that do not end a message, and on streams that this side has
-    /// reset HEADERS and WINDOW_UPDATE too. Streams of small messages have high rates, so the limit is high. Tunnels are not counted.
+    /// reset WINDOW_UPDATE too. Streams of small messages have high rates, so the limit is high. Tunnels are not counted.
     pub tiny_data: Rate,
     /// PRIORITY and PRIORITY_UPDATE (CVE-2019-9513): a burst of 20 for each of 100 streams, and two for each of 100 requests a second.
     pub priorities: Rate,

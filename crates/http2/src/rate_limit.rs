@@ -48,7 +48,8 @@ pub enum Charge {
     PeerReset,
     /// RST_STREAM on a closed stream. One per stream is free: [`RateLimit::stream_finished`].
     LateReset,
-    /// The peer caused this side to reset a stream: a stream error, or a refused stream.
+    /// The peer caused this side to reset a stream: a stream error, or a refused stream. Or it sent as much on one that is reset, or that
+    /// is ignored because of GOAWAY.
     StreamError,
     /// PING without ACK.
     Ping,

@@ -195,9 +195,8 @@ impl Connection {
             return Ok(None);
         }
         let updated = self.streams.use_peer_id(id);
-        // RFC 9113 §6.8: streams above the last stream of GOAWAY are ignored, but their fields were decoded.
         if self.closing.ignores(id) {
-            return Ok(None);
+            return self.ignore_stream(id);
         }
         if self.contexts.fields().too_large() && !block.self_dependent {
             return self.refuse_fields(block);
@@ -238,6 +237,15 @@ impl Connection {
             }
         }
         Ok(Some(Event::Request { stream, kind, end_stream }))
+    }
+
+    /// Ignores a stream above the last stream of GOAWAY (RFC 9113 §6.8).
+    #[cold]
+    fn ignore_stream(&mut self, id: StreamId) -> Result<Option<Event<'static>>, Error> {
+        // CVE-2025-8671: its fields were decoded, as those of a refused stream are.
+        self.charge(Charge::StreamError)?;
+        self.streams.remember_reset(id);
+        Ok(None)
     }
 
     /// Answers a request whose header section is too large with 431 (RFC 9113 §10.5.1, RFC 6585 §5). No event reports it, and it gets
@@ -285,7 +293,7 @@ impl Connection {
         }
         self.streams.use_peer_id(promised);
         if self.closing.ignores(promised) {
-            return Ok(None);
+            return self.ignore_stream(promised);
         }
         let parent = parent_slot.map(|slot| self.streams.key(slot));
         let limits = self.limits();

@@ -37,13 +37,7 @@ impl Connection {
     /// Handles a frame on a stream that has no record. `Ok` if it is ignored.
     #[cold]
     pub(super) fn receive_late(&mut self, id: StreamId, frame: LateFrame) -> Result<(), Error> {
-        let is_local = self.streams.is_local(id);
-        let closed = match self.streams.closed(id) {
-            // RFC 9113 §6.8: the peer opened it after GOAWAY.
-            Closed::Skipped if !is_local && self.closing.ignores(id) => Closed::Refused,
-            closed => closed,
-        };
-        match closed.answer(frame, !is_local) {
+        match self.streams.closed(id).answer(frame, !self.streams.is_local(id)) {
             Answer::Error(violation) => return Err(Error::peer(violation, id)),
             Answer::Charge(charge) => self.charge(charge)?,
             Answer::Ignore => {}

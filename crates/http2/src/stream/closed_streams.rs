@@ -2,15 +2,15 @@
 //!
 //! [`Closed::answer`] is the only rule for frames on such streams. Frames that may have been in flight when this side reset the stream
 //! are ignored. How many of them there can be follows from what the peer was granted, not from a time: DATA may fill the window that
-//! the stream had left, however late it is read.
+//! the stream had left, however late it is read. A stream above the last one of this side's GOAWAY counts as reset by this side.
 //!
-//! | frame | idle | reset by this side | reset by the peer | ended | skipped or forgotten | refused by GOAWAY |
-//! |---|---|---|---|---|---|---|
-//! | DATA | error | ignored within its window, then counted | stream error | error | stream error | ignored |
-//! | HEADERS | error | counted as tiny | stream error | error | error of the peer's streams, else stream error | ignored |
-//! | RST_STREAM | error | ignored once, then counted | counted | counted | counted | counted |
-//! | WINDOW_UPDATE | error | counted as tiny | counted | counted | counted | counted |
-//! | PUSH_PROMISE | error | ignored | error | error | error | error |
+//! | frame | idle | reset by this side | reset by the peer | ended | skipped or forgotten |
+//! |---|---|---|---|---|---|
+//! | DATA | error | ignored within its window, then counted | stream error | error | stream error |
+//! | HEADERS | error | ignored as often as a message has some, then counted | stream error | error | error of the peer's streams, else stream error |
+//! | RST_STREAM | error | ignored once, then counted | counted | counted | counted |
+//! | WINDOW_UPDATE | error | counted as tiny | counted | counted | counted |
+//! | PUSH_PROMISE | error | ignored | error | error | error |
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -24,7 +24,7 @@ use crate::rate_limit::Charge;
 pub(crate) enum Closed {
     /// Neither side has used it.
     Idle,
-    /// This side sent RST_STREAM, or an answer of the connection itself.
+    /// This side sent RST_STREAM or an answer of the connection itself, or ignores the stream since its GOAWAY.
     LocalReset(LocalReset),
     /// The peer sent RST_STREAM.
     PeerReset,
@@ -32,8 +32,6 @@ pub(crate) enum Closed {
     Ended,
     /// The side that opens it passed it over (RFC 9113 §5.1.1), or the cause is forgotten.
     Skipped,
-    /// It is above the last stream of this side's GOAWAY.
-    Refused,
 }
 
 /// A stream that this side has reset.
@@ -43,6 +41,17 @@ pub(crate) struct LocalReset {
     pub(crate) window: u32,
     /// Tunnels may have small DATA frames.
     pub(crate) is_tunnel: bool,
+    /// HEADERS that may still arrive.
+    pub(crate) headers: u8,
+}
+
+impl LocalReset {
+    /// An interim response, a response and trailers.
+    const HEADERS_MAX: u8 = 3;
+
+    pub(crate) const fn new(window: u32, is_tunnel: bool) -> Self {
+        Self { window, is_tunnel, headers: Self::HEADERS_MAX }
+    }
 }
 
 /// A frame on a stream without a record.
@@ -79,14 +88,15 @@ impl Closed {
             (Self::Idle, _) => Answer::Error(Violation::FrameOnIdleStream),
             // RFC 9113 §5.1, §5.4.2: frames that were in flight when RST_STREAM was sent.
             (Self::LocalReset(reset), F::Data { len, end_stream }) => reset.answer_data(len, end_stream),
-            // CVE-2019-9511: HEADERS and WINDOW_UPDATE cost work, however many of them are in flight.
-            (Self::LocalReset(_), F::Headers | F::WindowUpdate) => Answer::Charge(Charge::TinyData),
+            (Self::LocalReset(LocalReset { headers: 1.., .. }), F::Headers) => Answer::Ignore,
+            // CVE-2025-8671: their fields are decoded, which costs as much as the fields of a stream that has to be reset.
+            (Self::LocalReset(_), F::Headers) => Answer::Charge(Charge::StreamError),
+            // CVE-2019-9511: it costs work, however many of them are in flight.
+            (Self::LocalReset(_), F::WindowUpdate) => Answer::Charge(Charge::TinyData),
             // Both sides reset the stream at the same time.
             (Self::LocalReset(_), F::RstStream) => Answer::Ignore,
             // RFC 9113 §6.6: it reserves the promised stream nevertheless.
             (Self::LocalReset(_), F::PushPromise) => Answer::Ignore,
-            // RFC 9113 §6.8: streams above the last stream of GOAWAY are ignored.
-            (Self::Refused, F::Data { .. } | F::Headers) => Answer::Ignore,
             // RFC 9113 §5.1 (closed): after RST_STREAM a stream error, STREAM_CLOSED.
             (Self::PeerReset, F::Data { .. } | F::Headers) => Answer::Error(Violation::FrameAfterReset),
             // RFC 9113 §5.1 (closed): after END_STREAM a connection error, STREAM_CLOSED.
@@ -201,6 +211,7 @@ impl ClosedStreams {
             (Reset::Local(local), LateFrame::Data { len, .. }) => {
                 local.window = local.window.saturating_sub(len)
             }
+            (Reset::Local(local), LateFrame::Headers) => local.headers = local.headers.saturating_sub(1),
             _ => {}
         }
     }
@@ -220,12 +231,12 @@ mod tests {
     }
 
     const RESETS_MAX: usize = 256;
-    const LOCAL: LocalReset = LocalReset { window: 1_000, is_tunnel: false };
+    const LOCAL: LocalReset = LocalReset::new(1_000, false);
 
     #[test]
     fn every_frame_has_its_answer() {
         use Answer::{Charge as Counted, Error, Ignore};
-        use Charge::{EmptyFrame, LateReset, TinyData, UnknownFrame, WindowUpdate};
+        use Charge::{EmptyFrame, LateReset, StreamError, TinyData, UnknownFrame, WindowUpdate};
         use Violation::{
             FrameAfterReset, FrameOnClosedStream, FrameOnIdleStream, PushOnClosedStream,
             StreamIdNotIncreasing,
@@ -240,7 +251,12 @@ mod tests {
         let [counted, push] = [[Counted(LateReset), Counted(WindowUpdate)], [Error(PushOnClosedStream); 2]];
         let table = [
             (Closed::Idle, true, [Error(FrameOnIdleStream); 5]),
-            (Closed::LocalReset(LOCAL), true, [Ignore, Counted(TinyData), Ignore, Counted(TinyData), Ignore]),
+            (Closed::LocalReset(LOCAL), true, [Ignore, Ignore, Ignore, Counted(TinyData), Ignore]),
+            (
+                Closed::LocalReset(LocalReset { headers: 0, ..LOCAL }),
+                true,
+                [Ignore, Counted(StreamError), Ignore, Counted(TinyData), Ignore],
+            ),
             (
                 Closed::PeerReset,
                 true,
@@ -261,7 +277,6 @@ mod tests {
                 false,
                 [Error(FrameAfterReset), Error(FrameAfterReset), counted[0], counted[1], push[0]],
             ),
-            (Closed::Refused, true, [Ignore, Ignore, counted[0], counted[1], push[0]]),
         ];
         for (closed, opened_by_peer, answers) in table {
             for (frame, answer) in frames.into_iter().zip(answers) {
@@ -288,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn late_data_uses_up_the_window() {
+    fn late_frames_use_up_what_may_be_in_flight() {
         let mut closed = ClosedStreams::new(RESETS_MAX);
         closed.add_local_reset(id(3), LOCAL);
         let frame = LateFrame::Data { len: 400, end_stream: false };
@@ -296,12 +311,12 @@ mod tests {
             assert_eq!(closed.find(id(3)), Closed::LocalReset(LocalReset { window: left, ..LOCAL }));
             closed.ignored(id(3), frame);
         }
-        closed.ignored(id(3), LateFrame::Headers);
         closed.ignored(id(5), frame);
-        assert_eq!(
-            (closed.find(id(3)), closed.find(id(5))),
-            (Closed::LocalReset(LocalReset { window: 0, ..LOCAL }), Closed::Skipped)
-        );
+        for headers in [3, 2, 1, 0, 0] {
+            assert_eq!(closed.find(id(3)), Closed::LocalReset(LocalReset { window: 0, headers, ..LOCAL }));
+            closed.ignored(id(3), LateFrame::Headers);
+        }
+        assert_eq!(closed.find(id(5)), Closed::Skipped);
     }
 
     #[test]

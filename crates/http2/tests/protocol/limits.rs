@@ -7,7 +7,7 @@ use wireloom_http2::error::{Error, Misuse};
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::limits::Rate;
 use wireloom_http2::{Config, Connection, Event, Limits, Role};
-use wireloom_testing::http2::{Frame, GET, PREFACE, block, code, flag, join, kind, literal};
+use wireloom_testing::http2::{Frame, GET, POST, PREFACE, block, code, flag, join, kind, literal};
 
 use std::time::Duration;
 
@@ -451,7 +451,6 @@ fn tiny_frames_on_a_stream_that_was_reset() {
         Frame::data(1, "x"),
         Frame::data(1, "x").end_stream(),
         Frame::data(1, "").end_stream(),
-        Frame::headers(1, &[(":status", "200")]),
         Frame::window_update(1, 1),
     ];
     for frame in floods {
@@ -474,6 +473,91 @@ fn tiny_frames_on_a_stream_that_was_reset() {
     end.reset(1);
     end.receive(&join(&vec![Frame::data(1, vec![b'd'; 64]); 100]));
     assert!(!end.has_failed());
+}
+
+/// HEADERS whose few bytes refer 16 times to a field of 4 KB, once `indexed` was sent.
+fn bomb(stream: u32) -> Frame {
+    Frame::new(kind::HEADERS, stream, vec![0xbe; 16]).flag(flag::END_HEADERS)
+}
+
+#[test]
+fn headers_on_a_stream_that_was_reset() {
+    // CVE-2025-8671: an interim response, a response and trailers may have been in flight. What follows costs as much as a reset.
+    const BURST: u32 = 10;
+    let survives = |frame: &Frame| {
+        let mut config = Config::new(Role::Server);
+        config.limits.stream_errors = Rate::new(BURST, 1);
+        let mut end = End::with(Role::Server, config);
+        let large = [b"\x40", &literal(b"x", &[b'v'; 4_000])[1..]].concat();
+        let request = Frame::new(kind::HEADERS, 1, [block(POST), large].concat()).flag(flag::END_HEADERS);
+        end.receive(&[hello(), request.to_bytes()].concat());
+        end.reset(1);
+        (0..1_000)
+            .take_while(|_| {
+                end.receive(&frame.to_bytes());
+                !end.has_failed()
+            })
+            .count()
+    };
+    for frame in [bomb(1), bomb(1).end_stream(), Frame::headers(1, &[(":status", "200")])] {
+        assert_eq!(survives(&frame), 3 + BURST as usize, "{frame:?}");
+    }
+}
+
+#[test]
+fn responses_to_many_cancelled_requests() {
+    // They were in flight: a client may cancel all of its requests at once.
+    let mut config = Config::new(Role::Client);
+    config.limits.stream_errors = Rate::new(1, 1);
+    let mut end = End::with(Role::Client, config);
+    end.receive(&join(&[Frame::settings(&[]), Frame::settings_ack()]));
+    let streams: Vec<_> = (0..1_000).map(|_| end.request()).collect();
+    streams.iter().for_each(|&stream| end.reset(stream));
+    for stream in streams {
+        end.receive(&join(&[
+            Frame::headers(stream, &[(":status", "103")]),
+            Frame::headers(stream, &[(":status", "200")]),
+            Frame::headers(stream, &[("a", "b")]).end_stream(),
+        ]));
+    }
+    assert!(!end.has_failed());
+}
+
+#[test]
+fn streams_above_the_last_one_of_goaway() {
+    // What is ignored is counted nevertheless: each block is decoded, and an empty frame costs more than it carries (CVE-2019-9518).
+    const BURST: u32 = 10;
+    let survives = |role: Role, frame: &dyn Fn(u32) -> Frame| {
+        let mut config = Config::new(role);
+        config.settings.enable_push = true;
+        config.limits.stream_errors = Rate::new(BURST, 1);
+        config.limits.empty_frames = Rate::new(BURST, 1);
+        let mut end = End::with(role, config);
+        match role {
+            Role::Server => end.receive(&[hello(), Frame::post(1).to_bytes()].concat()),
+            Role::Client => {
+                end.receive(&join(&[Frame::settings(&[]), Frame::settings_ack()]));
+                assert_eq!(end.request(), 1);
+            }
+        }
+        end.connection.shutdown();
+        end.drain();
+        let ping = end.sent().into_iter().rfind(|frame| frame.kind == kind::PING).unwrap();
+        end.receive(&ping.flag(flag::ACK).to_bytes());
+        (0..1_000)
+            .take_while(|&n| {
+                end.receive(&frame(n).to_bytes());
+                !end.has_failed()
+            })
+            .count()
+    };
+    let burst = BURST as usize;
+    assert_eq!(survives(Role::Server, &|n| Frame::get(2 * n + 3)), burst);
+    assert_eq!(survives(Role::Client, &|n| Frame::push_promise(1, 2 * n + 2, GET)), burst);
+    let request_and = |frame: Frame| move |n| if n == 0 { Frame::post(3) } else { frame.clone() };
+    // The request, and its trailers as on every stream that was reset.
+    assert_eq!(survives(Role::Server, &request_and(Frame::headers(3, &[("a", "b")]))), burst + 3);
+    assert_eq!(survives(Role::Server, &request_and(Frame::data(3, ""))), 1 + burst);
 }
 
 #[test]
