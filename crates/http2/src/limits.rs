@@ -89,7 +89,8 @@ pub struct Limits {
     /// small steps, is not stalled.
     pub stall_timeout: Duration,
     /// The time in which the peer must acknowledge SETTINGS (RFC 9113 §6.5.3), from the moment at which the transport has accepted
-    /// the frame: several round trips of a slow link.
+    /// the frame: several round trips of a slow link. After this time [`crate::Connection::shutdown`] no longer waits until the peer has
+    /// read its first GOAWAY.
     pub settings_timeout: Duration,
     /// The time in which a frame other than DATA, or a field block with its CONTINUATION frames, must arrive completely. 16 KiB take
     /// 13 seconds at 10 kbit/s.

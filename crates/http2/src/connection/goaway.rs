@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! shutdown()   GOAWAY(2^31-1), PING ->        requests in flight are accepted
-//!                                   <- PING ACK
+//!                                   <- PING ACK, or Limits::settings_timeout has passed
 //!              GOAWAY(last)         ->        newer streams are ignored, and the peer can retry them
 //!              ... streams finish ...         ended: Drained
 //! ```
 
+use core::time::Duration;
+
 use super::Connection;
+use super::timer::Timer;
 use crate::Role;
 use crate::error::{Error, ErrorCode, Misuse, Violation};
 use crate::event::Event;
@@ -34,8 +37,11 @@ pub enum Ended {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// GOAWAY(2^31-1) was sent. Streams of the peer still open until it has read that.
-    Announced,
+    /// GOAWAY(2^31-1) was sent. Streams of the peer still open until it has read that, or has had the time for it.
+    Announced {
+        /// Begins when the output is polled.
+        timer: Timer,
+    },
     /// GOAWAY(last) was sent. The streams up to `last` finish, and later ones are ignored.
     Draining {
         last: StreamId,
@@ -63,7 +69,7 @@ impl Closing {
     const fn last(&self) -> Option<StreamId> {
         match self.phase {
             Phase::Draining { last } | Phase::InputEnded { last } => Some(last),
-            Phase::Open | Phase::Announced | Phase::Ended(_) => None,
+            Phase::Open | Phase::Announced { .. } | Phase::Ended(_) => None,
         }
     }
 
@@ -71,6 +77,29 @@ impl Closing {
     #[inline]
     pub(super) fn ignores(&self, id: StreamId) -> bool {
         self.last().is_some_and(|last| id > last)
+    }
+
+    /// The output is polled. If the first GOAWAY is in it, the peer's time begins.
+    #[inline]
+    pub(super) fn begin_timer(&mut self, now: Duration) {
+        if let Phase::Announced { timer } = &mut self.phase {
+            timer.begin(now);
+        }
+    }
+
+    /// Starts the peer's time again, because no input was taken.
+    pub(super) fn restart_timer(&mut self, now: Duration) {
+        if let Phase::Announced { timer } = &mut self.phase {
+            timer.restart(now);
+        }
+    }
+
+    /// When the second GOAWAY follows although the peer has not acknowledged the first.
+    pub(super) fn deadline(&self, timeout: Duration) -> Option<Duration> {
+        match self.phase {
+            Phase::Announced { timer } => timer.deadline(timeout),
+            _ => None,
+        }
     }
 
     /// Whether the peer has closed its side of the transport.
@@ -160,7 +189,7 @@ impl Connection {
         if !matches!(self.closing.phase, Phase::Open) {
             return;
         }
-        self.closing.phase = Phase::Announced;
+        self.closing.phase = Phase::Announced { timer: Timer::Stopped };
         // RFC 9113 §6.8: the first GOAWAY has the maximum stream ID. The actual one follows after a round trip.
         let goaway = Goaway { last_stream_id: StreamId::MAX, code: ErrorCode::NO_ERROR, debug_data: b"" };
         goaway.encode(self.out.frames());
@@ -168,8 +197,11 @@ impl Connection {
         self.refuse_waiting();
     }
 
-    /// Sends the second GOAWAY, because the peer has read the first.
+    /// Sends the second GOAWAY, because the peer has read the first or has had the time for it.
     pub(super) fn finish_drain(&mut self) {
+        if !matches!(self.closing.phase, Phase::Announced { .. }) {
+            return;
+        }
         let last = self.write_last_goaway(ErrorCode::NO_ERROR, b"");
         self.closing.phase = Phase::Draining { last };
         self.check_drained();
@@ -218,7 +250,7 @@ impl Connection {
             return;
         }
         match self.closing.phase {
-            Phase::Open | Phase::Announced => {
+            Phase::Open | Phase::Announced { .. } => {
                 if self.role == Role::Client && self.closing.received.is_some() {
                     // RFC 9113 §6.8: an endpoint sends GOAWAY before it closes the connection, even if the peer has sent it.
                     self.write_last_goaway(ErrorCode::NO_ERROR, b"");

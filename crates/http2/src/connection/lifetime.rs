@@ -124,6 +124,7 @@ impl Connection {
         let limits = self.limits();
         let deadlines = [
             self.settings_deadline(),
+            self.drain_deadline(),
             self.timers.write_deadline(limits.stall_timeout),
             self.window_deadline(self.timers.window_deadline(limits.stall_timeout)),
             self.window_deadline(self.streams.stall_deadline()),
@@ -154,12 +155,19 @@ impl Connection {
         if !took_input && self.takes_input() {
             self.reader.restart_timer(self.now);
             self.control.restart(self.now);
+            self.closing.restart_timer(self.now);
         }
     }
 
     /// When SETTINGS must be acknowledged; `None` while no input is taken.
     fn settings_deadline(&self) -> Option<Duration> {
         let deadline = self.control.settings_deadline(self.limits().settings_timeout);
+        deadline.filter(|_| self.takes_input())
+    }
+
+    /// When the peer's time for reading the first GOAWAY is over; `None` while no input is taken.
+    fn drain_deadline(&self) -> Option<Duration> {
+        let deadline = self.closing.deadline(self.limits().settings_timeout);
         deadline.filter(|_| self.takes_input())
     }
 
@@ -182,6 +190,9 @@ impl Connection {
         let window_deadline = self.window_deadline(self.timers.window_deadline(limits.stall_timeout));
         if has_passed(self.timers.write_deadline(limits.stall_timeout)) || has_passed(window_deadline) {
             return Err(Error::limit(Exceeded::Stalled, StreamId::CONNECTION));
+        }
+        if has_passed(self.drain_deadline()) {
+            self.finish_drain();
         }
         if !self.takes_input() {
             return Ok(());

@@ -1,8 +1,10 @@
 //! GOAWAY of both ends: its last stream ID, the frames that are ignored after it, and the end of a connection (RFC 9113 §6.8).
 
+use std::time::Duration;
+
 use crate::wire::End;
 use wireloom_http2::error::ErrorCode;
-use wireloom_http2::{Config, Ended, Event, Role};
+use wireloom_http2::{Config, Ended, Event, Limits, Role};
 use wireloom_testing::http2::{Frame, GET, POST, PREFACE, block, code, flag, join, kind, literal};
 
 const LAST: u32 = 0x7fff_ffff;
@@ -86,6 +88,46 @@ fn the_first_of_two_steps_excludes_no_stream() {
     end.drain();
     end.receive(&Frame::get(LAST).to_bytes());
     assert_eq!(end.requests(), [1, LAST]);
+}
+
+#[test]
+fn a_peer_that_does_not_acknowledge_the_ping_is_drained_after_a_while() {
+    let timeout = Limits::DEFAULT.settings_timeout;
+    for acknowledges_later in [false, true] {
+        let mut end = opened(Role::Server);
+        // The clock was last read long ago.
+        end.connection.shutdown();
+        end.wait(timeout * 2);
+        let ping = end.sent().into_iter().rfind(|frame| frame.kind == kind::PING).unwrap();
+        end.wait(timeout - Duration::from_millis(1));
+        end.receive(&Frame::get(3).to_bytes());
+        assert_eq!((sent(&end), end.requests()), (vec![LAST], &[1, 3][..]));
+        end.wait(Duration::from_millis(1));
+        end.receive(&Frame::get(5).to_bytes());
+        assert_eq!((sent(&end), end.requests()), (vec![LAST, 3], &[1, 3][..]));
+        if acknowledges_later {
+            end.receive(&ping.flag(flag::ACK).to_bytes());
+            assert_eq!(sent(&end), [LAST, 3]);
+        }
+        end.respond(1);
+        end.respond(3);
+        assert_eq!(end.connection.ended(), Some(Ended::Drained));
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_read_has_its_time_for_the_ping() {
+    let timeout = Limits::DEFAULT.settings_timeout;
+    let mut end = opened(Role::Server);
+    end.connection.shutdown();
+    end.drain();
+    end.set_reading(false);
+    end.wait(timeout * 2);
+    end.set_reading(true);
+    end.wait(timeout - Duration::from_millis(1));
+    assert_eq!(sent(&end), [LAST]);
+    end.wait(Duration::from_millis(1));
+    assert_eq!(sent(&end), [LAST, 1]);
 }
 
 #[test]

@@ -122,6 +122,11 @@ impl End {
         self.drain();
     }
 
+    /// Whether the transport is read.
+    pub(crate) fn set_reading(&mut self, is_reading: bool) {
+        self.connection.set_reading(self.clock.now(), is_reading);
+    }
+
     /// Writes the output.
     pub(crate) fn drain(&mut self) {
         loop {
