@@ -1,6 +1,8 @@
 //! [`Config`]: the settings, the limits, and the sizes of windows and buffers of a connection. Each default has its reason beside
 //! it.
 
+use crate::error::Misuse;
+use crate::flow_control::WINDOW_MAX;
 use crate::hpack::{IndexPolicy, TABLE_SIZE_DEFAULT};
 use crate::{Limits, Role, Settings};
 
@@ -20,10 +22,11 @@ pub struct Config {
     pub settings: Settings,
     /// The limits on the memory and work that the peer can cause.
     pub limits: Limits,
-    /// The receive window of the connection, in bytes: DATA that may be in flight on all streams together.
+    /// The receive window of the connection, in bytes: DATA that may be in flight on all streams together. At most 2^31-1 (RFC 9113
+    /// §6.9.1).
     pub connection_window: u32,
-    /// The maximum size to which the receive windows of streams grow automatically, in bytes. They do not grow if this is at most
-    /// `settings.initial_window_size`.
+    /// The maximum size to which the receive windows of streams grow automatically, in bytes: at most 2^31-1. They do not grow if this is
+    /// at most `settings.initial_window_size`.
     pub stream_window_max: u32,
     /// Whether window is released as soon as DATA was passed to the caller. Otherwise the caller calls
     /// [`crate::Connection::release_capacity`]. [`crate::Connection::set_auto_release`] changes it for a stream.
@@ -95,6 +98,18 @@ impl Config {
             index_policy: IndexPolicy::Repeating,
             hash_key: 0x9e37_79b9_7f4a_7c15,
         }
+    }
+
+    /// Checks what this end would announce.
+    ///
+    /// # Errors
+    /// [`Misuse::SettingInvalid`] if the peer would have to refuse a setting or a window.
+    pub(crate) fn check(&self, role: Role) -> Result<(), Misuse> {
+        // RFC 9113 §6.9.1: a connection error of the peer, FLOW_CONTROL_ERROR.
+        if i64::from(self.connection_window.max(self.stream_window_max)) > WINDOW_MAX {
+            return Err(Misuse::SettingInvalid);
+        }
+        self.settings.check(role)
     }
 
     /// The share of [`Config::memory_max`] for DATA from the peer and memory of the caller, in bytes.

@@ -160,7 +160,7 @@ impl Connection {
     /// preface is in the output.
     ///
     /// # Errors
-    /// [`Misuse::SettingInvalid`] if a setting of the configuration is out of range.
+    /// [`Misuse::SettingInvalid`] if a setting or a window of the configuration is out of range.
     pub fn new(role: Role, config: Config) -> Result<Self, Misuse> {
         let mut connection = Self::bare(role, config)?;
         connection.send_preface();
@@ -197,7 +197,7 @@ impl Connection {
     }
 
     fn bare(role: Role, config: Config) -> Result<Self, Misuse> {
-        config.settings.check(role)?;
+        config.check(role)?;
         Ok(Self {
             role,
             now: Duration::ZERO,

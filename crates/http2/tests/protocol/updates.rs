@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::wire::End;
 use wireloom_http2::error::Misuse;
 use wireloom_http2::field::{Field, Token};
-use wireloom_http2::{Config, Event, Role};
+use wireloom_http2::{Config, Connection, Event, Role};
 use wireloom_testing::http2::{Frame, PREFACE, join, kind};
 
 const GET: [Field<'static>; 4] = [
@@ -184,4 +184,17 @@ fn content_follows_the_header_section() {
     assert_eq!(end.connection.send_trailers(key, []), Err(Misuse::SendBeforeHeaders.into()));
     end.connection.send_response(key, [Field::known(Token::Status, b"200")], true).unwrap();
     assert_eq!(end.connection.send_data(key, "late", false), Err(Misuse::StreamGone.into()));
+}
+
+#[test]
+fn a_window_of_more_than_two_gigabytes_is_refused() {
+    // RFC 9113 §6.9.1: every peer would end the connection.
+    for (window, is_valid) in [(i32::MAX as u32 - 1, true), (i32::MAX as u32, true), (1 << 31, false)] {
+        let mut config = Config::new(Role::Server);
+        config.connection_window = window;
+        assert_eq!(Connection::new(Role::Server, config).is_ok(), is_valid, "{window}");
+        let mut config = Config::new(Role::Server);
+        config.stream_window_max = window;
+        assert_eq!(Connection::new(Role::Server, config).is_ok(), is_valid, "{window}");
+    }
 }
