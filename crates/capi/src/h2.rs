@@ -548,9 +548,9 @@ pub unsafe extern "C" fn wl_h2_send_request(
     stream: *mut u32,
 ) -> wl_status {
     call(|| {
-        disjoint([Extent::of(fields, count), Extent::of(stream, 1)])?;
         // SAFETY: the caller's promise is passed on; the arguments are disjoint.
-        let (fields, slot) = unsafe { (hpack::fields(fields, count)?, memory::out(stream)?) };
+        let (fields, slot) =
+            unsafe { (hpack::fields(fields, count, &[Extent::of(stream, 1)])?, memory::out(stream)?) };
         let end_stream = flag(end_stream)?;
         with(h2, |connection| {
             slot.write(connection.send_request(fields, end_stream)?.id());
@@ -570,7 +570,7 @@ pub unsafe extern "C" fn wl_h2_send_response(
 ) -> wl_status {
     call(|| {
         // SAFETY: the caller's promise is passed on.
-        let fields = unsafe { hpack::fields(fields, count)? };
+        let fields = unsafe { hpack::fields(fields, count, &[])? };
         let end_stream = flag(end_stream)?;
         with(h2, |connection| connection.send_response(find(connection, stream)?, fields, end_stream))
     })
@@ -586,7 +586,7 @@ pub unsafe extern "C" fn wl_h2_send_informational(
 ) -> wl_status {
     call(|| {
         // SAFETY: the caller's promise is passed on.
-        let fields = unsafe { hpack::fields(fields, count)? };
+        let fields = unsafe { hpack::fields(fields, count, &[])? };
         with(h2, |connection| connection.send_informational(find(connection, stream)?, fields))
     })
 }
@@ -601,9 +601,9 @@ pub unsafe extern "C" fn wl_h2_push_promise(
     promised: *mut u32,
 ) -> wl_status {
     call(|| {
-        disjoint([Extent::of(fields, count), Extent::of(promised, 1)])?;
         // SAFETY: the caller's promise is passed on; the arguments are disjoint.
-        let (fields, slot) = unsafe { (hpack::fields(fields, count)?, memory::out(promised)?) };
+        let (fields, slot) =
+            unsafe { (hpack::fields(fields, count, &[Extent::of(promised, 1)])?, memory::out(promised)?) };
         with(h2, |connection| {
             slot.write(connection.push_promise(find(connection, stream)?, fields)?.id());
             Ok(())
@@ -641,7 +641,7 @@ pub unsafe extern "C" fn wl_h2_send_trailers(
 ) -> wl_status {
     call(|| {
         // SAFETY: the caller's promise is passed on.
-        let fields = unsafe { hpack::fields(fields, count)? };
+        let fields = unsafe { hpack::fields(fields, count, &[])? };
         with(h2, |connection| connection.send_trailers(find(connection, stream)?, fields))
     })
 }

@@ -3,8 +3,8 @@
 use crate::call::call;
 use crate::config::*;
 use crate::handle::Table;
-use crate::memory::{self, Extent, Versioned, disjoint};
-use crate::slice::{wl_field, wl_slice};
+use crate::memory::{self, Extent, Versioned, apart, disjoint};
+use crate::slice::{self, wl_field, wl_slice};
 use crate::status::wl_status;
 use crate::ws::{open, wl_ws};
 use wireloom_ws::Role;
@@ -143,10 +143,14 @@ fn failure(error: HandshakeError) -> wl_status {
     }
 }
 
-/// The headers of the caller as text.
-unsafe fn headers<'a>(fields: *const wl_field, count: usize) -> Result<Vec<(&'a str, &'a str)>, wl_status> {
+/// The headers of the caller as text. They do not overlap `outputs`.
+unsafe fn headers<'a>(
+    fields: *const wl_field,
+    count: usize,
+    outputs: &[Extent],
+) -> Result<Vec<(&'a str, &'a str)>, wl_status> {
     // SAFETY: the caller's promise is passed on.
-    let fields = unsafe { memory::array(fields, count)? };
+    let fields = unsafe { slice::fields(fields, count, outputs)? };
     let text = |field: &wl_field| {
         // SAFETY: as above.
         let (name, value) = unsafe { (field.name.text()?, field.value.text()?) };
@@ -245,7 +249,7 @@ pub unsafe extern "C" fn wl_server_handshake_header(
     value: *mut wl_slice,
 ) -> wl_status {
     call(|| {
-        disjoint([Extent::of(name.data, name.len), Extent::of(value, 1)])?;
+        disjoint([name.extent(), Extent::of(value, 1)])?;
         // SAFETY: the caller's promise is passed on; the arguments are disjoint.
         let (name, slot) = unsafe { (name.text()?.ok_or(wl_status::NullPointer)?, memory::out(value)?) };
         SERVERS.with(handshake.id, |server| {
@@ -271,8 +275,11 @@ pub unsafe extern "C" fn wl_server_handshake_accept(
     len: *mut usize,
 ) -> wl_status {
     call(|| {
-        // SAFETY: the caller's promise is passed on.
-        let (subprotocol, headers) = unsafe { (subprotocol.text()?, self::headers(headers, headers_len)?) };
+        let outputs = [Extent::of(buffer, capacity), Extent::of(len, 1)];
+        apart(&outputs, subprotocol.extent())?;
+        // SAFETY: the caller's promise is passed on; the arguments are disjoint.
+        let (subprotocol, headers) =
+            unsafe { (subprotocol.text()?, self::headers(headers, headers_len, &outputs)?) };
         let deflate = match deflate.is_null() {
             true => None,
             // SAFETY: as above.
@@ -306,8 +313,10 @@ pub unsafe extern "C" fn wl_server_handshake_reject(
     len: *mut usize,
 ) -> wl_status {
     call(|| {
-        // SAFETY: the caller's promise is passed on.
-        let (body, headers) = unsafe { (body.bytes()?, self::headers(headers, headers_len)?) };
+        let outputs = [Extent::of(buffer, capacity), Extent::of(len, 1)];
+        apart(&outputs, body.extent())?;
+        // SAFETY: the caller's promise is passed on; the arguments are disjoint.
+        let (body, headers) = unsafe { (body.bytes()?, self::headers(headers, headers_len, &outputs)?) };
         let mut refusal = Response::refusal(status).map_err(misuse)?;
         for (name, value) in headers {
             refusal = refusal.with_header(name, value).map_err(misuse)?;
@@ -374,8 +383,7 @@ pub unsafe extern "C" fn wl_server_handshake_open(
     ws: *mut wl_ws,
 ) -> wl_status {
     call(|| {
-        disjoint([Extent::of(config, 1), Extent::of(ws, 1)])?;
-        // SAFETY: the caller's promise is passed on; the arguments are disjoint.
+        // SAFETY: the caller's promise is passed on.
         let (config, slot) = unsafe { (ws_config(config)?, memory::out(ws)?) };
         SERVERS.with(handshake.id, |server| {
             let (negotiated, deflate) = server.accepted.take().ok_or(wl_status::WrongState)?;
@@ -420,7 +428,7 @@ pub unsafe extern "C" fn wl_client_handshake_new(
             options = options.subprotocol(unsafe { name.text()? }.ok_or(wl_status::NullPointer)?);
         }
         // SAFETY: as above.
-        for (name, value) in unsafe { headers(from.headers, from.headers_len)? } {
+        for (name, value) in unsafe { headers(from.headers, from.headers_len, &[])? } {
             options = options.header(name, value);
         }
         let deflate = match from.deflate.is_null() {
@@ -523,7 +531,7 @@ pub unsafe extern "C" fn wl_client_handshake_header(
     value: *mut wl_slice,
 ) -> wl_status {
     call(|| {
-        disjoint([Extent::of(name.data, name.len), Extent::of(value, 1)])?;
+        disjoint([name.extent(), Extent::of(value, 1)])?;
         // SAFETY: the caller's promise is passed on; the arguments are disjoint.
         let (name, slot) = unsafe { (name.text()?.ok_or(wl_status::NullPointer)?, memory::out(value)?) };
         CLIENTS.with(handshake.id, |client| {

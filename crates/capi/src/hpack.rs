@@ -4,7 +4,7 @@ use crate::call::call;
 use crate::config::flag;
 use crate::handle::Table;
 use crate::memory::{self, Extent, disjoint};
-use crate::slice::{wl_field, wl_slice};
+use crate::slice::{self, wl_field, wl_slice};
 use crate::status::wl_status;
 use core::mem::MaybeUninit;
 use wireloom_http2::field::{Field, FieldLimits, FieldList};
@@ -42,10 +42,14 @@ struct FieldEncoder {
 static DECODERS: Table<FieldDecoder> = Table::new(5);
 static ENCODERS: Table<FieldEncoder> = Table::new(6);
 
-/// The fields of the caller, after all of their pointers were checked.
-pub(crate) unsafe fn fields<'a>(fields: *const wl_field, count: usize) -> Result<Fields<'a>, wl_status> {
+/// The fields of the caller, after all of their pointers were checked. They do not overlap `outputs`.
+pub(crate) unsafe fn fields<'a>(
+    fields: *const wl_field,
+    count: usize,
+    outputs: &[Extent],
+) -> Result<Fields<'a>, wl_status> {
     // SAFETY: the caller's promise is passed on.
-    let fields = unsafe { memory::array(fields, count)? };
+    let fields = unsafe { slice::fields(fields, count, outputs)? };
     for field in fields {
         // SAFETY: as above.
         unsafe { (field.name.bytes()?, field.value.bytes()?) };
@@ -223,9 +227,9 @@ pub unsafe extern "C" fn wl_hpack_encoder_encode(
     block: *mut wl_slice,
 ) -> wl_status {
     call(|| {
-        disjoint([Extent::of(fields, count), Extent::of(block, 1)])?;
         // SAFETY: the caller's promise is passed on; the arguments are disjoint.
-        let (fields, slot) = unsafe { (self::fields(fields, count)?, memory::out(block)?) };
+        let (fields, slot) =
+            unsafe { (self::fields(fields, count, &[Extent::of(block, 1)])?, memory::out(block)?) };
         ENCODERS.with(encoder.id, |FieldEncoder { encoder, out }| {
             out.clear();
             encoder.encode(fields, out);

@@ -40,6 +40,13 @@ pub(crate) fn disjoint<const N: usize>(extents: [Extent; N]) -> Result<(), wl_st
     Ok(())
 }
 
+/// Checks that an input overlaps none of these outputs, which are written while it is read. Inputs may overlap each other.
+#[inline]
+pub(crate) fn apart(outputs: &[Extent], input: Extent) -> Result<(), wl_status> {
+    let overlaps = outputs.iter().any(|output| output.overlaps(input));
+    if overlaps { Err(wl_status::InvalidArgument) } else { Ok(()) }
+}
+
 #[inline]
 fn check<T>(pointer: *const T, count: usize) -> Result<(), wl_status> {
     if pointer.is_null() {

@@ -1,6 +1,6 @@
 //! Bytes and fields in records.
 
-use crate::memory;
+use crate::memory::{self, Extent, apart};
 use crate::status::wl_status;
 
 /// Bytes: an address and a length. It has the layout of `struct iovec`. `data` may be null when `len` is 0.
@@ -19,6 +19,11 @@ impl wl_slice {
     #[inline]
     pub(crate) fn new(bytes: &[u8]) -> Self {
         Self { data: bytes.as_ptr(), len: bytes.len() }
+    }
+
+    #[inline]
+    pub(crate) fn extent(self) -> Extent {
+        Extent::of(self.data, self.len)
     }
 
     /// The bytes; `None` for a null pointer.
@@ -48,4 +53,20 @@ pub struct wl_field {
     pub value: wl_slice,
     /// 1: the field is never indexed (RFC 7541 section 7.1.3); otherwise 0.
     pub sensitive: u8,
+}
+
+/// The fields of the caller. Neither they nor their names and values overlap `outputs`.
+pub(crate) unsafe fn fields<'a>(
+    fields: *const wl_field,
+    count: usize,
+    outputs: &[Extent],
+) -> Result<&'a [wl_field], wl_status> {
+    apart(outputs, Extent::of(fields, count))?;
+    // SAFETY: the caller's promise is passed on.
+    let fields = unsafe { memory::array(fields, count)? };
+    for field in fields {
+        apart(outputs, field.name.extent())?;
+        apart(outputs, field.value.extent())?;
+    }
+    Ok(fields)
 }

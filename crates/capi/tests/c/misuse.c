@@ -273,7 +273,20 @@ static void alignment_and_overlap(void) {
     wl_field request[2] = {{wl_str(":method"), wl_str("GET"), 0}, {wl_str(":path"), wl_str("/"), 0}};
     INVALID(wl_h2_send_request(h2, request, 2, 1, (uint32_t *)&request[1].sensitive));
     INVALID(wl_h2_push_promise(h2, 1, request, 2, (uint32_t *)&request[0].value.len));
+    union {
+        char text[8];
+        uint32_t stream;
+        wl_slice block;
+    } path = {"/"};
+    request[1].value = wl_str(path.text);
+    INVALID(wl_h2_send_request(h2, request, 2, 1, &path.stream));
+    INVALID(wl_h2_push_promise(h2, 1, request, 2, &path.stream));
     CHECK(wl_h2_free(h2) == WL_STATUS_OK);
+    wl_hpack_encoder encoder;
+    CHECK(wl_hpack_encoder_new(&encoder) == WL_STATUS_OK);
+    INVALID(wl_hpack_encoder_encode(encoder, request, 2, (wl_slice *)request));
+    INVALID(wl_hpack_encoder_encode(encoder, request, 2, &path.block));
+    CHECK(wl_hpack_encoder_free(encoder) == WL_STATUS_OK);
     wl_slice name = {(const uint8_t *)&name, sizeof name};
     wl_server_handshake handshake;
     CHECK(wl_server_handshake_new(NULL, &handshake) == WL_STATUS_OK);
@@ -331,6 +344,34 @@ static void peer(void) {
     CHECK(wl_ws_free(ws) == WL_STATUS_OK);
 }
 
+/* The response, or its length, over what it is made of. Parts of that may overlap: here each is the text "y". */
+static void overlapping_responses(wl_server_handshake handshake) {
+    union {
+        uint8_t bytes[512];
+        size_t len;
+        wl_field fields[2];
+    } memory = {"y"};
+    uint8_t response[512];
+    wl_slice text = wl_str((const char *)memory.bytes), other = wl_str("y");
+    wl_field headers[3] = {{other, other, 0}, {text, other, 0}, {other, text, 0}};
+    for (int at = 0; at < 4; at++) {
+        wl_slice value = at == 0 ? text : other;
+        const wl_field *fields = at == 0 ? NULL : headers;
+        size_t len = (size_t)at;
+        for (int is_length = 0; is_length < 2 && at != 1; is_length++) {
+            uint8_t *buffer = is_length ? response : memory.bytes;
+            size_t *to = is_length ? &memory.len : &count;
+            INVALID(wl_server_handshake_accept(handshake, value, NULL, fields, len, buffer, 512, to));
+            INVALID(wl_server_handshake_reject(handshake, 403, value, fields, len, buffer, 512, to));
+            CHECK(strcmp((const char *)memory.bytes, "y") == 0);
+        }
+    }
+    memory.fields[1] = headers[0];
+    INVALID(wl_server_handshake_accept(handshake, other, NULL, memory.fields + 1, 1, memory.bytes, 512, &count));
+    INVALID(wl_server_handshake_reject(handshake, 403, other, memory.fields + 1, 1, memory.bytes, 512, &count));
+    CHECK(wl_server_handshake_accept(handshake, text, NULL, headers, 3, response, 0, &count) == WL_STATUS_BUFFER_TOO_SMALL);
+}
+
 static void server_handshake(void) {
     wl_server_handshake handshake;
     uint8_t response[512];
@@ -357,12 +398,22 @@ static void server_handshake(void) {
     INVALID(wl_server_handshake_accept(handshake, wl_str("z"), NULL, NULL, 0, response, 512, &count));
     wl_field bad = {wl_str("A"), wl_str("b\r\nc: d"), 0};
     INVALID(wl_server_handshake_accept(handshake, wl_str("y"), NULL, &bad, 1, response, 512, &count));
+    overlapping_responses(handshake);
     CHECK(wl_server_handshake_accept(handshake, wl_str("y"), NULL, NULL, 0, response, 10, &count) == WL_STATUS_BUFFER_TOO_SMALL);
     CHECK(count > 10 && count < 512);
     CHECK(wl_server_handshake_accept(handshake, wl_str("y"), NULL, NULL, 0, response, count, &count) == WL_STATUS_OK);
-    CHECK(wl_server_handshake_open(handshake, NULL, 0, &ws) == WL_STATUS_OK);
+    /* A program with an older header may have its connection directly behind a shorter configuration. */
+    union {
+        wl_ws_config config;
+        struct {
+            uint8_t config[sizeof(wl_ws_config) - sizeof(wl_ws)];
+            wl_ws ws;
+        } older;
+    } memory;
+    CHECK(wl_ws_config_default(&memory.config, sizeof memory.older.config) == WL_STATUS_OK);
+    CHECK(wl_server_handshake_open(handshake, &memory.config, 0, &memory.older.ws) == WL_STATUS_OK);
     CHECK(wl_server_handshake_open(handshake, NULL, 0, &ws) == WL_STATUS_WRONG_STATE);
-    CHECK(wl_ws_free(ws) == WL_STATUS_OK);
+    CHECK(wl_ws_free(memory.older.ws) == WL_STATUS_OK);
     CHECK(wl_server_handshake_free(handshake) == WL_STATUS_OK);
 
     CHECK(wl_server_handshake_new(NULL, &handshake) == WL_STATUS_OK);
