@@ -1,5 +1,6 @@
 //! Configurations. Each begins with its size, so that fields can be added.
 
+use core::ops::RangeInclusive;
 use core::time::Duration;
 use wireloom_http2 as http2;
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
@@ -209,8 +210,8 @@ pub(crate) unsafe fn deflate_config(config: *const wl_deflate_config) -> Result<
     // SAFETY: the caller's promise is passed on.
     let config = unsafe { memory::read_versioned(config)? };
     Ok(DeflateConfig {
-        level: config.level,
-        mem_level: config.mem_level,
+        level: within(config.level, 0..=9)?,
+        mem_level: within(config.mem_level, 1..=9)?,
         min_len: usize::try_from(config.min_len).unwrap_or(usize::MAX),
         server_no_context_takeover: flag(config.server_no_context_takeover)?,
         client_no_context_takeover: flag(config.client_no_context_takeover)?,
@@ -228,7 +229,11 @@ pub(crate) fn flag(value: u8) -> Result<bool, wl_status> {
 }
 
 pub(crate) fn window_bits(bits: u8) -> Result<u8, wl_status> {
-    if (8..=15).contains(&bits) { Ok(bits) } else { Err(wl_status::InvalidArgument) }
+    within(bits, 8..=15)
+}
+
+fn within(value: u8, range: RangeInclusive<u8>) -> Result<u8, wl_status> {
+    if range.contains(&value) { Ok(value) } else { Err(wl_status::InvalidArgument) }
 }
 
 /// Stores the defaults. `size` is `sizeof(wl_deflate_config)`; no more is written.

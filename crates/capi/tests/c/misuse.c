@@ -165,6 +165,19 @@ static void lengths_and_ranges(void) {
     INVALID(wl_ws_new(WL_ROLE_SERVER, NULL, &params, NULL, NULL, 0, &other));
     params = (wl_deflate_params){2, 0, 15, 15};
     INVALID(wl_ws_new(WL_ROLE_SERVER, NULL, &params, NULL, NULL, 0, &other));
+    wl_deflate_config deflate;
+    wl_compressor compressor;
+    params = (wl_deflate_params){0, 0, 15, 15};
+    for (int level = 0; level < 256; level++) {
+        for (int is_memory = 0; is_memory < 2; is_memory++) {
+            CHECK(wl_deflate_config_default(&deflate, sizeof deflate) == WL_STATUS_OK);
+            *(is_memory ? &deflate.mem_level : &deflate.level) = (uint8_t)level;
+            bool is_valid = is_memory <= level && level <= 9;
+            CHECK(wl_compressor_new(WL_ROLE_SERVER, &params, &deflate, &compressor) == (is_valid ? WL_STATUS_OK : WL_STATUS_INVALID_ARGUMENT));
+            if (is_valid)
+                CHECK(wl_compressor_free(compressor) == WL_STATUS_OK);
+        }
+    }
     wl_h2_config settings;
     wl_h2 h2;
     CHECK(wl_h2_config_default(&settings, sizeof settings) == WL_STATUS_OK);
