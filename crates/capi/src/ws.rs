@@ -215,6 +215,16 @@ fn with<R>(ws: wl_ws, f: impl FnOnce(&mut Connection) -> Result<R, wl_status>) -
     CONNECTIONS.with(ws.id, |ws| f(&mut ws.connection))
 }
 
+/// The body of a function that cannot fail but for its handle.
+fn run(ws: wl_ws, f: impl FnOnce(&mut Connection)) -> wl_status {
+    call(|| {
+        with(ws, |connection| {
+            f(connection);
+            Ok(())
+        })
+    })
+}
+
 /// A connection whose handshake was done elsewhere. `role` is a `wl_role`; `params` are the negotiated ones, null without
 /// permessage-deflate; `config` and `deflate` may be null: the defaults. `seed`, which only a client needs: 32 bytes from the source of
 /// randomness of the operating system, new for each connection (RFC 6455 section 10.3).
@@ -418,46 +428,26 @@ pub unsafe extern "C" fn wl_ws_recv_slot_filled(
 /// The reading side of the transport has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn wl_ws_handle_eof(ws: wl_ws) -> wl_status {
-    call(|| {
-        with(ws, |connection| {
-            connection.handle_eof();
-            Ok(())
-        })
-    })
+    run(ws, |connection| connection.handle_eof())
 }
 
 /// Bytes of the peer have arrived, which are kept for later because the application has not taken an event yet: the peer is alive.
 /// `wl_ws_handle_input` and `wl_ws_recv_slot_filled` do this themselves.
 #[unsafe(no_mangle)]
 pub extern "C" fn wl_ws_handle_activity(ws: wl_ws, now_ns: u64) -> wl_status {
-    call(|| {
-        with(ws, |connection| {
-            connection.handle_activity(time(now_ns));
-            Ok(())
-        })
-    })
+    run(ws, |connection| connection.handle_activity(time(now_ns)))
 }
 
 /// Writing to the transport failed: nothing more can be sent.
 #[unsafe(no_mangle)]
 pub extern "C" fn wl_ws_handle_write_failed(ws: wl_ws, now_ns: u64) -> wl_status {
-    call(|| {
-        with(ws, |connection| {
-            connection.handle_write_failed(time(now_ns), drop);
-            Ok(())
-        })
-    })
+    run(ws, |connection| connection.handle_write_failed(time(now_ns), drop))
 }
 
 /// The time is `now_ns`: acts on the deadline of `wl_ws_poll_timeout` if it has passed.
 #[unsafe(no_mangle)]
 pub extern "C" fn wl_ws_handle_timeout(ws: wl_ws, now_ns: u64) -> wl_status {
-    call(|| {
-        with(ws, |connection| {
-            connection.handle_timeout(time(now_ns));
-            Ok(())
-        })
-    })
+    run(ws, |connection| connection.handle_timeout(time(now_ns)))
 }
 
 /// `flags`: do not compress this message.
@@ -768,10 +758,5 @@ pub unsafe extern "C" fn wl_ws_get_end(ws: wl_ws, end: *mut wl_ws_end) -> wl_sta
 /// Frees the memory that an idle connection does not need.
 #[unsafe(no_mangle)]
 pub extern "C" fn wl_ws_release_buffers(ws: wl_ws) -> wl_status {
-    call(|| {
-        with(ws, |connection| {
-            connection.release_buffers();
-            Ok(())
-        })
-    })
+    run(ws, |connection| connection.release_buffers())
 }
