@@ -469,11 +469,11 @@ typedef struct wl_h2_config {
   uint64_t output_ahead;
   // The key of the hash table of streams: choose it at random.
   uint64_t hash_key;
-  // How long the peer may keep windows closed or not read. Default: 60 s or what the header of this version says.
+  // How long the peer may keep windows closed or not read. Default: 300 s.
   uint64_t stall_timeout_ns;
-  // How long the peer may take to acknowledge SETTINGS.
+  // How long the peer may take to acknowledge SETTINGS. Default: 30 s.
   uint64_t settings_timeout_ns;
-  // How long a field block may take to arrive.
+  // How long a field block may take to arrive. Default: 30 s.
   uint64_t field_block_timeout_ns;
   // SETTINGS_HEADER_TABLE_SIZE, in bytes. Default: 4,096.
   uint32_t header_table_size;

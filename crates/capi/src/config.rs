@@ -321,11 +321,11 @@ pub struct wl_h2_config {
     pub output_ahead: u64,
     /// The key of the hash table of streams: choose it at random.
     pub hash_key: u64,
-    /// How long the peer may keep windows closed or not read. Default: 60 s or what the header of this version says.
+    /// How long the peer may keep windows closed or not read. Default: 300 s.
     pub stall_timeout_ns: u64,
-    /// How long the peer may take to acknowledge SETTINGS.
+    /// How long the peer may take to acknowledge SETTINGS. Default: 30 s.
     pub settings_timeout_ns: u64,
-    /// How long a field block may take to arrive.
+    /// How long a field block may take to arrive. Default: 30 s.
     pub field_block_timeout_ns: u64,
     /// SETTINGS_HEADER_TABLE_SIZE, in bytes. Default: 4,096.
     pub header_table_size: u32,
