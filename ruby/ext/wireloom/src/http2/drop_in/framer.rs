@@ -56,26 +56,24 @@ impl Framer {
 
     /// Takes one frame from the front of `buffer`; nil when it is not whole.
     fn parse(ruby: &Ruby, this: &Self, buffer: RString) -> Result<Option<RHash>, Error> {
-        {
-            // SAFETY: the slice is not used beyond this expression.
-            let Some(header) = Header::decode(unsafe { bytes(buffer) }) else { return Ok(None) };
-            if buffer.len() < HEADER_LEN + header.len {
-                return Ok(None);
-            }
-            check_len(ruby, &header, this.local_max_frame_size.get())?;
-            let whole = strings::frozen(ruby, buffer);
-            buffer.drop_bytes(HEADER_LEN + header.len)?;
-            // SAFETY: the String is frozen, and kept below.
-            let payload = &unsafe { bytes(whole) }[HEADER_LEN..HEADER_LEN + header.len];
-            let parsed = parse(ruby, &header, payload, true);
-            strings::keep(whole);
-            match parsed.map_err(|invalid| invalid.raised(ruby))? {
-                Some((frame, _)) => frame.to_hash(ruby).map(Some),
-                None => {
-                    let hash = ruby.hash_new();
-                    hash.aset(value(sym().length), header.len)?;
-                    Ok(Some(hash))
-                }
+        // SAFETY: the slice is not used beyond this statement.
+        let Some(header) = Header::decode(unsafe { bytes(buffer) }) else { return Ok(None) };
+        if buffer.len() < HEADER_LEN + header.len {
+            return Ok(None);
+        }
+        check_len(ruby, &header, this.local_max_frame_size.get())?;
+        let whole = strings::frozen(ruby, buffer);
+        buffer.drop_bytes(HEADER_LEN + header.len)?;
+        // SAFETY: the String is frozen, and kept below.
+        let payload = &unsafe { bytes(whole) }[HEADER_LEN..HEADER_LEN + header.len];
+        let parsed = parse(ruby, &header, payload, true);
+        strings::keep(whole);
+        match parsed.map_err(|invalid| invalid.raised(ruby))? {
+            Some((frame, _)) => frame.to_hash(ruby).map(Some),
+            None => {
+                let hash = ruby.hash_new();
+                hash.aset(value(sym().length), header.len)?;
+                Ok(Some(hash))
             }
         }
     }
