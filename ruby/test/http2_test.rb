@@ -212,6 +212,26 @@ class HTTP2Test < Wireloom::TestCase
     assert_nil @client.timeout
   end
 
+  # A byte may stand for 4 KiB of the table of fields.
+  def test_the_fields_that_one_call_decodes_are_bounded
+    fields = [["x-long", "x" * 4000]] * 15
+    encoder = Wireloom::HPACK::Encoder.new
+    streams = Array.new(100) { |at| 2 * at + 1 }
+    frames = streams.map do |stream|
+      block = encoder.encode([*REQUEST, *fields])
+      [0, block.bytesize, 1, 5, stream].pack("CnCCN") << block
+    end
+    chunk = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".b << frames.join
+    assert_operator chunk.bytesize, :<, 50_000
+    calls = [@server.receive(chunk)]
+    calls << @server.receive("") while @server.input?
+    assert_equal streams, calls.flatten.grep(Request).map(&:stream)
+    calls.each do |events|
+      assert_operator events.grep(Request).sum { |event| event.headers.flatten.sum(&:bytesize) }, :<, (1 << 20) + 50_000 + 61_000
+    end
+    assert_equal fields, calls.flatten.last.headers.last(15)
+  end
+
   # The server handles no input while it has more than 1 MiB of output.
   def test_an_end_behind_input_that_waits
     streams = Array.new(25) { @client.request(POST) }

@@ -87,8 +87,8 @@ module Wireloom
 
       # @!method receive(bytes)
       #   Takes bytes from the peer. NoMemoryError ends the connection; the next call returns the events before it, and a Failure.
-      #   @param bytes [String] empty to continue after output was taken, see {#input?}
-      #   @return [Array<Struct>] the events of all of them, in order
+      #   @param bytes [String] empty to continue with those that wait, see {#input?}
+      #   @return [Array<Struct>] their events, in order
 
       # @!method eof
       #   The peer will send no more.
@@ -109,7 +109,8 @@ module Wireloom
       #   @return [Boolean] whether there are bytes to write
 
       # @!method input?
-      #   @return [Boolean] whether bytes wait because too much output does: take that, then call `receive("")`
+      #   @return [Boolean] whether bytes wait, because too much output does, or because the header fields of those before them are 1 MiB
+      #     longer: handle the events, take the output, then call `receive("")`
 
       # @!method closed?
       #   @return [Boolean] whether the connection is over: write the output and close the transport

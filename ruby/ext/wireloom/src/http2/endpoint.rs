@@ -28,6 +28,9 @@ static ERROR: Immortal<ExceptionClass> = Immortal::new();
 
 const NO_MEMORY: &str = "there is no memory for an event";
 
+/// A call ends behind the message by which header fields exceed its input by this many bytes: a byte may stand for 4 KiB of the table.
+const DECODED_LEN_MAX: usize = 1 << 20;
+
 struct Endpoint {
     state: Exclusive<EndpointState>,
     /// Events of a call that found no memory for the next one, or nil: those of the next call, before a Failure.
@@ -39,7 +42,7 @@ struct Endpoint {
 #[derive(Default)]
 struct EndpointState {
     connection: Option<Connection>,
-    /// Input that waits until output was taken.
+    /// Input that waits until output was taken, or for the next call.
     waiting: Vec<u8>,
     /// The peer has ended its stream behind `waiting`.
     ends_behind: bool,
@@ -392,7 +395,7 @@ fn receive(
     Ok(Ok(()))
 }
 
-/// Feeds the connection until it takes no more, and pushes the events to `list`; returns how many bytes it took.
+/// Feeds the connection until it takes no more or has decoded enough, and pushes the events to `list`; returns how many bytes it took.
 fn drain(
     ruby: &Ruby,
     connection: &mut Connection,
@@ -401,12 +404,17 @@ fn drain(
     list: RArray,
 ) -> Result<usize, Error> {
     let had_failed = matches!(connection.ended(), Some(Ended::Failed(_)));
-    let mut at = 0;
+    let (mut at, mut decoded) = (0, 0);
     loop {
+        // Events that wait for no input come in any case.
+        if at < bytes.len() && decoded > at + DECODED_LEN_MAX {
+            return Ok(at);
+        }
         match connection.handle_input(now, &bytes[at..]) {
             Ok((taken, event)) => {
                 at += taken;
                 let Some(event) = event else { return Ok(at) };
+                decoded += events::fields_len(&event, connection);
                 if let Some(object) = events::object(ruby, event, connection)? {
                     list.push(object)?;
                 }

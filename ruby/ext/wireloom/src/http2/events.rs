@@ -108,6 +108,18 @@ pub(super) fn object(ruby: &Ruby, event: Event<'_>, connection: &Connection) -> 
     made.map(Some)
 }
 
+/// The size of the fields of a message (RFC 9113 §6.5.2), in bytes.
+pub(super) fn fields_len(event: &Event<'_>, connection: &Connection) -> usize {
+    match event {
+        Event::Request { .. }
+        | Event::Response { .. }
+        | Event::Informational { .. }
+        | Event::Trailers { .. }
+        | Event::Promise { .. } => connection.fields().list_size(),
+        _ => 0,
+    }
+}
+
 /// The connection's end.
 pub(super) fn failure(ruby: &Ruby, code: ErrorCode, reason: &str) -> Result<Value, Error> {
     making(|| new(ruby, &FAILURE, &[name(ruby, code), text(ruby, reason)]))?
