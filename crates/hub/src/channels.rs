@@ -14,7 +14,8 @@ use wireloom::PreparedMessage;
 
 pub(crate) use self::burst::Appended;
 use self::burst::{Burst, Expected};
-pub(crate) use self::left::{Counted, Left, Owner};
+use self::left::Counted;
+pub(crate) use self::left::{Left, Owner};
 use crate::batch::Unwritten;
 use crate::client::{Client, Format};
 use crate::config::namespace_of;
@@ -52,7 +53,7 @@ struct Channel {
     expected: Option<Box<Expected>>,
     /// The number of subscribers, at the last burst, for which each publication is filtered or compared.
     costly: usize,
-    /// How long it counts without subscribers, and to whom, because a client published into it.
+    /// To whom it counts because a client published into it, and how long without subscribers; boxed, because few channels have it.
     counted: Option<Box<Counted>>,
 }
 
@@ -225,12 +226,35 @@ impl Channels {
         lock(&self.left)
     }
 
-    /// Notes how long a channel counts once its subscribers have left. Returns whether it has any.
-    pub(crate) fn count_until(&self, channel: &str, until: Duration, owner: impl FnOnce() -> Owner) -> bool {
+    /// Counts a channel that a client publishes into until this time. If it does not count yet, `owner` says to whom it will; it is given
+    /// one of the subscribers, if there is any. Returns whether it counts.
+    pub(crate) fn count_until(
+        &self,
+        channel: &str,
+        until: Duration,
+        owner: impl FnOnce(&Left, Option<&Client>) -> Option<Owner>,
+    ) -> bool {
         let mut shard = self.channels.lock(channel);
-        let Some(channel) = shard.get_mut(channel) else { return false };
-        let counted = channel.counted.get_or_insert_with(|| Counted { until, owner: owner() }.into());
-        counted.until = until;
+        if let Some(Channel { subscribers, counted, .. }) = shard.get_mut(channel) {
+            if let Some(counted) = counted {
+                counted.until = until;
+                return true;
+            }
+            let mut left = lock(&self.left);
+            let subscriber = subscribers.iter().next().map(|(_, subscriber)| &*subscriber.client);
+            let Some(owner) = owner(&left, subscriber) else { return false };
+            left.charge(channel, &owner);
+            *counted = Some(Box::new(Counted { until, owner }));
+        } else {
+            let mut left = lock(&self.left);
+            if let Some(known) = left.until(channel) {
+                *known = until;
+                return true;
+            }
+            let Some(owner) = owner(&left, None) else { return false };
+            left.charge(channel, &owner);
+            left.insert(channel, Counted { until, owner });
+        }
         true
     }
 
@@ -252,8 +276,7 @@ impl Channels {
             *lock(&self.by_namespace).entry(namespace_of(channel).to_owned()).or_default() += 1;
             channel.into()
         });
-        let new =
-            || Channel { counted: lock(&self.left).remove(channel).map(Box::new), ..Channel::default() };
+        let new = || Channel { counted: lock(&self.left).take(channel).map(Box::new), ..Channel::default() };
         let Channel { subscribers, .. } = shard.entry(name.clone()).or_insert_with(new);
         let key = subscribers.insert(Subscriber {
             client,
@@ -324,15 +347,15 @@ impl Channels {
     /// Removes a subscriber.
     pub(crate) fn remove(&self, channel: &str, key: usize) {
         // Dropped after the unlock: it may have a burst, for which publishers wait.
-        let removed;
+        let mut removed;
         let mut shard = self.channels.lock(channel);
         let Some(Channel { subscribers, .. }) = shard.get_mut(channel) else { return };
         subscribers.try_remove(key);
         if subscribers.is_empty() {
             removed = shard.remove(channel);
-            let Some(removed) = &removed else { return };
-            if let Some(counted) = &removed.counted {
-                lock(&self.left).insert(channel, Counted::clone(counted));
+            let Some(removed) = &mut removed else { return };
+            if let Some(counted) = removed.counted.take() {
+                lock(&self.left).insert(channel, *counted);
             }
             let mut by_namespace = lock(&self.by_namespace);
             if let Some(len) = by_namespace.get_mut(namespace_of(channel)) {

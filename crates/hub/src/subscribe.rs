@@ -178,14 +178,7 @@ fn check_limits(
 ) -> Result<(), ErrorCode> {
     let Reserved { node, client, channel, .. } = reserved;
     let is_admitted = is_granted
-        || channel_limits::admits_subscription(
-            config,
-            options,
-            &node.channels,
-            channel,
-            client,
-            node.clock.now(),
-        );
+        || channel_limits::admits_subscription(config, options, &node.channels, channel, node.clock.now());
     // The one that is reserved is counted.
     if is_admitted && user_has_room(node, config, client.user(), 0) {
         Ok(())

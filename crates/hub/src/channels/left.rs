@@ -1,4 +1,4 @@
-//! The channels that count although nobody has subscribed.
+//! The channels that clients published into: to whom they count, and which of them count although nobody has subscribed.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use crate::config::namespace_of;
 /// The shortest time between two searches for channels that no longer count.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// To whom a channel counts: the client that published into it first.
+/// To whom a channel counts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
     User(Arc<str>),
@@ -18,8 +18,8 @@ pub(crate) enum Owner {
     Address(Option<IpAddr>),
 }
 
-/// A channel of which the engine keeps something that a client published.
-#[derive(Clone, Debug)]
+/// A channel of which the engine keeps something that a client published. It is [charged](Left::charge) to its owner.
+#[derive(Debug)]
 pub(crate) struct Counted {
     pub(crate) until: Duration,
     pub(crate) owner: Owner,
@@ -42,19 +42,18 @@ struct Namespace {
 /// Numbers of channels.
 #[derive(Debug, Default)]
 struct Total {
+    /// Those without subscribers.
     len: usize,
-    /// There are no zeros.
+    /// Those that are charged to an owner, with subscribers or without. There are no zeros.
     by_owner: HashMap<Owner, usize>,
 }
 
 impl Total {
-    fn add(&mut self, owner: &Owner) {
-        self.len += 1;
+    fn charge(&mut self, owner: &Owner) {
         *self.by_owner.entry(owner.clone()).or_default() += 1;
     }
 
-    fn remove(&mut self, owner: &Owner) {
-        self.len -= 1;
+    fn release(&mut self, owner: &Owner) {
         if let Some(len) = self.by_owner.get_mut(owner) {
             *len -= 1;
             if *len == 0 {
@@ -85,25 +84,37 @@ impl Left {
         self.namespaces.get(namespace).map_or(0, |namespace| namespace.total.len_of(owner))
     }
 
+    pub(crate) fn contains(&self, channel: &str) -> bool {
+        self.namespaces.get(namespace_of(channel)).is_some_and(|known| known.channels.contains_key(channel))
+    }
+
     /// When a channel stops counting.
-    pub(crate) fn until(&mut self, channel: &str) -> Option<&mut Duration> {
+    pub(super) fn until(&mut self, channel: &str) -> Option<&mut Duration> {
         let counted = self.namespaces.get_mut(namespace_of(channel))?.channels.get_mut(channel)?;
         Some(&mut counted.until)
     }
 
-    pub(crate) fn insert(&mut self, channel: &str, counted: Counted) {
-        self.remove(channel);
+    /// Counts a channel to its owner, until it is swept.
+    pub(super) fn charge(&mut self, channel: &str, owner: &Owner) {
         let namespace = self.namespaces.entry(namespace_of(channel).to_owned()).or_default();
-        namespace.total.add(&counted.owner);
-        self.total.add(&counted.owner);
-        namespace.channels.insert(channel.into(), counted);
+        namespace.total.charge(owner);
+        self.total.charge(owner);
     }
 
-    pub(super) fn remove(&mut self, channel: &str) -> Option<Counted> {
+    /// Adds a charged channel, which has no subscribers.
+    pub(super) fn insert(&mut self, channel: &str, counted: Counted) {
+        let namespace = self.namespaces.entry(namespace_of(channel).to_owned()).or_default();
+        namespace.channels.insert(channel.into(), counted);
+        namespace.total.len += 1;
+        self.total.len += 1;
+    }
+
+    /// Takes a channel that has subscribers again. It stays charged.
+    pub(super) fn take(&mut self, channel: &str) -> Option<Counted> {
         let namespace = self.namespaces.get_mut(namespace_of(channel))?;
         let counted = namespace.channels.remove(channel)?;
-        namespace.total.remove(&counted.owner);
-        self.total.remove(&counted.owner);
+        namespace.total.len -= 1;
+        self.total.len -= 1;
         Some(counted)
     }
 
@@ -118,12 +129,14 @@ impl Left {
             channels.retain(|_, Counted { until, owner }| {
                 let counts = *until > now;
                 if !counts {
-                    total.remove(owner);
-                    all.remove(owner);
+                    for total in [&mut *total, all] {
+                        total.len -= 1;
+                        total.release(owner);
+                    }
                 }
                 counts
             });
-            !channels.is_empty()
+            !total.by_owner.is_empty()
         });
     }
 }
@@ -138,17 +151,24 @@ mod tests {
         let [one, two] = ["1", "2"].map(|user| Owner::User(user.into()));
         let mut left = Left::default();
         for (channel, until, owner) in
-            [("a:x", 10, &one), ("a:y", 20, &one), ("b:x", 20, &one), ("a:z", 20, &two), ("a:z", 30, &two)]
+            [("a:x", 10, &one), ("a:y", 20, &one), ("b:x", 20, &one), ("a:z", 30, &two)]
         {
+            left.charge(channel, owner);
             left.insert(channel, Counted { until: at(until), owner: owner.clone() });
         }
         assert_eq!((left.len(), left.len_in("a"), left.len_in("b")), (4, 3, 1));
         assert_eq!((left.len_of(&one), left.len_of(&two), left.len_of_in(&one, "a")), (3, 1, 2));
         left.sweep(at(10));
         assert_eq!((left.len(), left.len_of(&one), left.len_of_in(&one, "a")), (3, 2, 1));
-        assert_eq!(left.remove("a:y").unwrap().owner, one);
-        assert!(left.remove("a:y").is_none());
+        // With subscribers it counts to its owner alone.
+        let taken = left.take("a:y").unwrap();
+        assert!(taken.owner == one && left.take("a:y").is_none());
+        assert_eq!((left.len(), left.len_in("a")), (2, 1));
         left.sweep(at(30));
-        assert!(left.len() == 0 && left.namespaces.is_empty() && left.total.by_owner.is_empty());
+        assert_eq!((left.len(), left.len_of(&one), left.len_of(&two)), (0, 1, 0));
+        assert_eq!((left.len_of_in(&one, "a"), left.len_of_in(&one, "b")), (1, 0));
+        left.insert("a:y", taken);
+        left.sweep(at(40));
+        assert!(left.namespaces.is_empty() && left.total.by_owner.is_empty());
     }
 }

@@ -134,7 +134,8 @@ async fn a_publisher_leaves_channels_to_other_users() {
     two.call("publish", json!({ "channel": "few:x", "data": 1 })).await;
     two.call("unsubscribe", json!({ "channel": "few:x" })).await;
     assert_eq!(codes(&mut two, "publish", named("few:", 0..1)).await, [Some(106)]);
-    assert_eq!(codes(&mut two, "subscribe", named("few:", 0..1)).await, [Some(106)]);
+    assert_eq!(codes(&mut two, "subscribe", named("few:", 0..1)).await, [None], "that takes no share");
+    two.call("unsubscribe", json!({ "channel": "few:0" })).await;
     // Not of what others have opened. Another connection of the same user changes nothing.
     let mut again = connect_as(&served, "1").await;
     assert_eq!(codes(&mut again, "publish", named("log:", 4..6)).await, [None, Some(106)]);
@@ -143,6 +144,48 @@ async fn a_publisher_leaves_channels_to_other_users() {
     let (mut three, mut four) = (served.connect().await, served.connect().await);
     assert_eq!(codes(&mut three, "publish", named("few:", 1..2)).await, [None]);
     assert_eq!(codes(&mut four, "publish", named("few:", 2..3)).await, [Some(106)]);
+}
+
+#[tokio::test]
+async fn a_publisher_takes_no_more_channels_by_leaving() {
+    let served = Served::start(CONFIG, |hub| hub).await;
+    let mut one = connect_as(&served, "1").await;
+    assert_eq!(codes(&mut one, "subscribe", named("log:", 0..8)).await, [None; 8]);
+    let expected = [None, None, None, None, None, Some(106), Some(106), Some(106)];
+    assert_eq!(codes(&mut one, "publish", named("log:", 0..8)).await, expected);
+    assert_eq!(codes(&mut one, "publish", named("log:", 0..8)).await, expected);
+    // Others can, and then it can as well.
+    let mut two = connect_as(&served, "2").await;
+    assert_eq!(codes(&mut two, "publish", named("log:", 5..8)).await, [None; 3]);
+    assert_eq!(codes(&mut one, "publish", named("log:", 0..8)).await, [None; 8]);
+    // Those that are left count as before.
+    assert_eq!(codes(&mut one, "unsubscribe", named("log:", 0..8)).await, [None; 8]);
+    for (client, expected) in [(&mut one, [Some(106); 3]), (&mut two, [None, None, Some(106)])] {
+        assert_eq!(codes(client, "publish", named("log:", 8..11)).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn publications_into_channels_of_others_take_no_share() {
+    let served = Served::start(CONFIG, |hub| hub).await;
+    let mut subscribers = Vec::new();
+    for user in 0..3 {
+        let mut client = connect_as(&served, &user.to_string()).await;
+        let channels = named("log:", 5 * user..5 * user + 5);
+        assert_eq!(codes(&mut client, "subscribe", channels).await, [None; 5]);
+        subscribers.push(client);
+    }
+    let mut bot = connect_as(&served, "bot").await;
+    assert_eq!(codes(&mut bot, "publish", named("log:", 0..15)).await, [None; 15]);
+    assert_eq!(codes(&mut bot, "publish", named("log:", 15..16)).await, [None]);
+    // They count to their subscribers, also when these have left.
+    for (user, client) in (0..).zip(&mut subscribers) {
+        let channels = named("log:", 5 * user..5 * user + 5);
+        assert_eq!(codes(client, "unsubscribe", channels).await, [None; 5]);
+        assert_eq!(codes(client, "publish", named("few:", 0..1)).await, [Some(106)]);
+    }
+    assert_eq!(codes(&mut bot, "publish", named("log:", 0..15)).await, [None; 15]);
+    assert_eq!(codes(&mut bot, "publish", named("few:", 0..1)).await, [None]);
 }
 
 #[tokio::test]
