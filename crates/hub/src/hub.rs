@@ -14,6 +14,7 @@ use crate::hooks::{
     ConnectEvent, ConnectGrant, DisconnectEvent, HookFuture, Hooks, PublishEvent, Refusal, RpcEvent,
     SubscribeEvent, SubscribeGrant, copied,
 };
+use crate::idempotency::Origin;
 use crate::metrics::{HubStats, SlowClient};
 use crate::node::{Node, PublishError};
 use crate::protocol::{Disconnect, Publication};
@@ -211,8 +212,8 @@ pub struct PublishOptions {
     /// If not empty, publications with the same key into one channel are published once, and all return the position of
     /// the first. A key (at most 128 bytes) is remembered for five minutes: by this node, and if the channel has a
     /// history, also by the engine, for every node and across restarts. Of more than 100,000 keys, which are 333 per
-    /// second, a node and the engine on disk forget the oldest earlier. A publication that failed or was not answered in
-    /// time can be repeated with its key.
+    /// second, a node and the engine on disk forget the oldest earlier. Those that endpoints give to publications of clients are others,
+    /// and as many. A publication that failed or was not answered in time can be repeated with its key.
     pub idempotency_key: String,
 }
 
@@ -244,7 +245,7 @@ impl Hub {
     ) -> Result<Position, PublishError> {
         let PublishOptions { tags, skip_history, idempotency_key } = options;
         let publication = Publication { data: copied(data.into()), tags, ..Publication::default() };
-        self.0.publish_once(channel, publication, skip_history, idempotency_key).await
+        self.0.publish(channel, publication, skip_history, Origin::Server, &idempotency_key).await
     }
 
     /// Removes the history of a channel. Its subscribers start again with a new epoch; clients that reconnect cannot

@@ -12,18 +12,45 @@ use crate::shards::lock;
 /// How long an idempotency key is remembered: as long as in Centrifugo.
 pub const IDEMPOTENCY_TTL: Duration = Duration::from_secs(300);
 
-/// The maximum number of remembered keys. If there are more, the oldest are forgotten early.
-const KEYS_MAX: usize = 100_000;
+/// The maximum number of remembered keys of each [`Origin`]. If there are more, its oldest are forgotten early.
+pub(crate) const KEYS_MAX: usize = 100_000;
 
 /// The maximum length of a key, in bytes.
 pub(crate) const KEY_LEN_MAX: usize = 128;
 
+/// Who causes a publication. Each has keys of its own, so that those of clients neither push out nor repeat the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The server API or the library.
+    Server,
+    /// A client: an endpoint has given the key.
+    Client,
+}
+
+/// What the keys of clients begin with where an engine keeps them.
+const OF_CLIENT: char = '\0';
+
+impl Origin {
+    /// The key as engines have it.
+    pub(crate) fn stored(self, key: &str) -> String {
+        match self {
+            Self::Client if !key.is_empty() => format!("{OF_CLIENT}{key}"),
+            Self::Client | Self::Server => key.to_owned(),
+        }
+    }
+
+    /// The origin of a key that an engine has.
+    pub(crate) fn of_stored(key: &str) -> Self {
+        if key.starts_with(OF_CLIENT) { Self::Client } else { Self::Server }
+    }
+}
+
 /// A channel and a key.
 type Name = (Box<str>, Box<str>);
 
-/// The results of the publications of the last minutes, by channel and key.
+/// The results of the publications of the last minutes, by origin, channel and key.
 #[derive(Debug, Default)]
-pub(crate) struct Idempotency(Mutex<Results>);
+pub(crate) struct Idempotency([Mutex<Results>; 2]);
 
 #[derive(Debug, Default)]
 struct Results {
@@ -35,18 +62,25 @@ struct Results {
 impl Idempotency {
     /// The cell for the result of the publication with this key. Requests that arrive while the first one is executed
     /// wait for the cell; after a failure the next request is executed.
-    pub(crate) fn result(&self, channel: &str, key: &str, now: Duration) -> Arc<OnceCell<Position>> {
-        self.bounded_result(channel, key, now, KEYS_MAX)
+    pub(crate) fn result(
+        &self,
+        origin: Origin,
+        channel: &str,
+        key: &str,
+        now: Duration,
+    ) -> Arc<OnceCell<Position>> {
+        self.bounded_result(origin, channel, key, now, KEYS_MAX)
     }
 
     fn bounded_result(
         &self,
+        origin: Origin,
         channel: &str,
         key: &str,
         now: Duration,
         keys_max: usize,
     ) -> Arc<OnceCell<Position>> {
-        let mut results = lock(&self.0);
+        let mut results = lock(&self.0[origin as usize]);
         results.expire(now);
         let name: Name = (channel.into(), key.into());
         if let Some(result) = results.by_name.get(&name) {
@@ -63,7 +97,7 @@ impl Idempotency {
 
     /// Removes expired keys.
     pub(crate) fn expire(&self, now: Duration) {
-        lock(&self.0).expire(now);
+        self.0.iter().for_each(|results| lock(results).expire(now));
     }
 }
 
@@ -88,7 +122,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     fn is_known(keys: &Idempotency, channel: &str, key: &str, now: Duration) -> bool {
-        let result = keys.bounded_result(channel, key, now, 3);
+        let result = keys.bounded_result(Origin::Server, channel, key, now, 3);
         let is_known = result.initialized();
         let _ = result.set(Position::default());
         is_known
@@ -112,6 +146,23 @@ mod tests {
         }
         assert!(is_known(&keys, "a", "2", S));
         assert!(!is_known(&keys, "a", "1", S), "it was forgotten for the fourth");
-        assert!(lock(&keys.0).expiries.len() == 3 && lock(&keys.0).by_name.len() == 3);
+        let results = lock(&keys.0[Origin::Server as usize]);
+        assert!(results.expiries.len() == 3 && results.by_name.len() == 3);
+    }
+
+    #[test]
+    fn keys_of_clients_are_apart() {
+        let keys = Idempotency::default();
+        assert!(!is_known(&keys, "a", "k", S));
+        for key in ["k", "1", "2", "3"] {
+            let result = keys.bounded_result(Origin::Client, "a", key, S, 3);
+            assert!(!result.initialized());
+            result.set(Position::default()).unwrap();
+        }
+        assert!(is_known(&keys, "a", "k", S));
+        for origin in [Origin::Server, Origin::Client] {
+            assert_eq!(Origin::of_stored(&origin.stored("k")), origin);
+            assert_eq!(origin.stored(""), "");
+        }
     }
 }

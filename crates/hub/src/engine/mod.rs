@@ -223,7 +223,8 @@ pub trait Engine: Send + Sync + 'static {
     ///
     /// A position is a promise: the publication is stored, and survives what the engine says it survives. After an error
     /// it may have been published or not. A second call with the same key, if that is not empty, then publishes it at
-    /// most once, for at least [`IDEMPOTENCY_TTL`]. Without a `retention`, keys are ignored.
+    /// most once, for at least [`IDEMPOTENCY_TTL`]. Without a `retention`, keys are ignored. Those that begin with NUL belong to publications
+    /// of clients: an engine that remembers a limited number of keys remembers as many of the others.
     fn publish<'a>(
         &'a self,
         channel: &'a str,

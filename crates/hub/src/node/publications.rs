@@ -7,7 +7,7 @@ use crate::budget::{DELIVERIES_PER_UNIT, charge};
 use crate::config::ChannelOptions;
 use crate::engine::EngineError;
 use crate::history::{History, HistoryQuery, Position, Retention};
-use crate::idempotency::KEY_LEN_MAX;
+use crate::idempotency::{KEY_LEN_MAX, Origin};
 use crate::protocol::Publication;
 
 /// Why a publication failed.
@@ -56,50 +56,56 @@ impl Node {
         if channel.is_empty() || channel.len() > len_max { Err(PublishError::BadChannel) } else { Ok(()) }
     }
 
+    /// Publishes once there is room. With a key, the engine is called in a task of its own, because a caller that gives up must not leave
+    /// the outcome unknown: it will try again.
     pub(crate) async fn publish(
-        &self,
-        channel: &str,
-        publication: Publication,
-        skip_history: bool,
-        idempotency_key: &str,
-    ) -> Result<Position, PublishError> {
-        self.start();
-        self.check_channel(channel)?;
-        let settings = self.settings();
-        let options = settings.config.channel_options(channel).ok_or(PublishError::UnknownNamespace)?;
-        let retention = retention(options).filter(|_| !skip_history);
-        self.metrics.publications.increment();
-        let is_immediate = self.engine.is_immediate(retention.as_ref());
-        let room = self.channels.room(channel, publication.data.len(), is_immediate).await;
-        let published = self.engine.publish(channel, publication, retention, idempotency_key).await;
-        drop(room);
-        charge(1 + self.channels.subscribers(channel) / DELIVERIES_PER_UNIT).await;
-        published.map_err(PublishError::Engine)
-    }
-
-    /// The same; with a key, in a task of its own, because a caller that gives up must not leave the outcome unknown: it will try again.
-    pub(crate) async fn publish_once(
         self: &Arc<Self>,
         channel: &str,
         publication: Publication,
         skip_history: bool,
-        idempotency_key: String,
+        origin: Origin,
+        idempotency_key: &str,
     ) -> Result<Position, PublishError> {
-        if idempotency_key.is_empty() {
-            return self.publish(channel, publication, skip_history, "").await;
-        }
+        self.start();
+        self.check_channel(channel)?;
         if idempotency_key.len() > KEY_LEN_MAX {
             return Err(PublishError::BadKey);
         }
-        self.check_channel(channel)?;
-        let result = self.idempotency.result(channel, &idempotency_key, self.clock.now());
-        let (node, channel) = (self.clone(), channel.to_owned());
-        let publishing = tokio::spawn(async move {
-            let publish = || node.publish(&channel, publication, skip_history, &idempotency_key);
-            result.get_or_try_init(publish).await.cloned()
-        });
-        let stopped = |error: tokio::task::JoinError| EngineError::Unavailable(error.to_string());
-        publishing.await.map_err(stopped)?
+        let settings = self.settings();
+        let options = settings.config.channel_options(channel).ok_or(PublishError::UnknownNamespace)?;
+        let retention = retention(options).filter(|_| !skip_history);
+        let result = (!idempotency_key.is_empty())
+            .then(|| self.idempotency.result(origin, channel, idempotency_key, self.clock.now()));
+        if let Some(known) = result.as_ref().and_then(|result| result.get()) {
+            return Ok(known.clone());
+        }
+        let is_immediate = self.engine.is_immediate(retention.as_ref());
+        let room = self.channels.room(channel, publication.data.len(), is_immediate).await;
+        let published = match result {
+            None => {
+                self.metrics.publications.increment();
+                let published = self.engine.publish(channel, publication, retention, "").await;
+                drop(room);
+                published
+            }
+            Some(result) => {
+                let (node, channel) = (self.clone(), channel.to_owned());
+                let key = origin.stored(idempotency_key);
+                let publishing = tokio::spawn(async move {
+                    let publish = || {
+                        node.metrics.publications.increment();
+                        node.engine.publish(&channel, publication, retention, &key)
+                    };
+                    let published = result.get_or_try_init(publish).await.cloned();
+                    drop(room);
+                    published
+                });
+                let stopped = |error: tokio::task::JoinError| EngineError::Unavailable(error.to_string());
+                publishing.await.map_err(stopped).flatten()
+            }
+        };
+        charge(1 + self.channels.subscribers(channel) / DELIVERIES_PER_UNIT).await;
+        published.map_err(PublishError::Engine)
     }
 
     pub(crate) async fn history(

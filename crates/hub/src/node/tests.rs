@@ -16,7 +16,7 @@ use crate::connecting::RECENT_MAX;
 use crate::engine::{Action, Control, Delivery as _, DiskEngine, EngineError, MemoryEngine};
 use crate::events::Host as _;
 use crate::history::HistoryQuery;
-use crate::hub::Hub;
+use crate::hub::{Hub, PublishOptions};
 use crate::outbox::Taken;
 use crate::protocol::{Disconnect, Encoding, Publication, SubscribeRequest};
 use crate::proxy::Headers;
@@ -480,6 +480,33 @@ async fn an_engine_that_answers_later_has_no_more_than_can_be_written() {
 }
 
 #[tokio::test]
+async fn nothing_is_left_of_a_publisher_that_gives_up_while_it_waits_for_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+    let config = HubConfig::from_toml("channel.history_size = 10\nchannel.history_ttl = \"1h\"\n").unwrap();
+    let hub = Hub::builder().config(config).engine(engine).build().unwrap();
+    let client = connected(&hub.0);
+    for channel in ["a", "b"] {
+        (0..5_000).for_each(|_| drop(hub.0.channels.add(channel, client.clone(), false)));
+    }
+    let publish = |channel, key: &str| {
+        let options = PublishOptions { idempotency_key: key.into(), ..PublishOptions::default() };
+        Box::pin(hub.publish_with(channel, "1", options))
+    };
+    let cx = &mut Context::from_waker(Waker::noop());
+    let [mut first, mut given_up] = [publish("a", ""), publish("b", "key")];
+    assert!(first.as_mut().poll(cx).is_pending() && given_up.as_mut().poll(cx).is_pending());
+    // A task of its own would begin to wait.
+    tokio::task::yield_now().await;
+    drop(given_up);
+    first.await.unwrap();
+    // What was published into the other channel would have come before.
+    hub.publish("c", "1").await.unwrap();
+    hub.publish("b", "1").await.unwrap();
+    assert_eq!(publish("b", "key").await.unwrap().offset, 2);
+}
+
+#[tokio::test]
 async fn a_task_does_not_make_many_deliveries_in_one_turn() {
     let hub = Hub::builder().build().unwrap();
     let client = connected(&hub.0);
@@ -487,7 +514,7 @@ async fn a_task_does_not_make_many_deliveries_in_one_turn() {
     for (channel, at_least) in [("a", 7), ("b", 0)] {
         let mut all = pin!(async {
             for _ in 0..100 {
-                hub.0.publish(channel, Publication::default(), false, "").await.unwrap();
+                hub.publish(channel, "").await.unwrap();
             }
         });
         let mut turns = 0;

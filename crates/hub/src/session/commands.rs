@@ -14,6 +14,7 @@ use crate::clock::seconds;
 use crate::engine::EngineError;
 use crate::history::{HistoryQuery, Position};
 use crate::hooks::{PublishEvent, Refusal, RpcEvent, copied};
+use crate::idempotency::Origin;
 use crate::node::{Node, PublishError, retention};
 use crate::protocol::{
     Command, Encoding, ErrorCode, HistoryRequest, HistoryResult, PingResult, PresenceResult, Publication,
@@ -148,7 +149,7 @@ impl Session {
         // Nothing is known of an anonymous client in a room.
         let is_nameless = self.client.format() == Format::Bare && self.client.user().is_empty();
         publication.info = (!is_nameless).then(|| self.client.info(info.unwrap_or_default()));
-        let published = self.node.publish_once(channel, publication, skip_history, key).await;
+        let published = self.node.publish(channel, publication, skip_history, Origin::Client, &key).await;
         published.map_err(|error| match error {
             PublishError::UnknownNamespace => ErrorCode::UnknownChannel,
             PublishError::BadChannel

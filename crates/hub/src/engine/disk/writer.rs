@@ -20,15 +20,13 @@ use crate::engine::logs::Decision;
 use crate::engine::status::Status;
 use crate::engine::{EngineError, IDEMPOTENCY_TTL, MemoryEngine};
 use crate::history::{Log, Position, Retention};
+use crate::idempotency::{KEYS_MAX, Origin};
 use crate::protocol::Publication;
 use crate::random::token;
 
 /// The first delay before a file is opened again after a failure. It doubles with each further one.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
-
-/// The maximum number of remembered keys. If there are more, the oldest are forgotten early.
-const KEYS_MAX: usize = 100_000;
 
 /// Opens the file again.
 pub(super) type Open = Box<dyn FnMut() -> Result<Store, String> + Send>;
@@ -81,8 +79,49 @@ enum File {
 #[derive(Default)]
 struct Keys {
     positions: HashMap<Key, Remembered>,
-    /// In the order in which they expire.
-    expiries: VecDeque<(Duration, Key)>,
+    /// By [`Origin`], in the order in which they expire.
+    expiries: [VecDeque<(Duration, Key)>; 2],
+}
+
+impl Keys {
+    fn new(positions: HashMap<Key, Remembered>) -> Self {
+        let mut sorted: Vec<_> =
+            positions.iter().map(|(key, known)| (known.expires_at, key.clone())).collect();
+        sorted.sort_unstable();
+        let mut keys = Self { positions, ..Self::default() };
+        sorted
+            .into_iter()
+            .for_each(|(expires_at, key)| keys.expiries_like(&key).push_back((expires_at, key)));
+        keys
+    }
+
+    fn expiries_like(&mut self, (_, key): &Key) -> &mut VecDeque<(Duration, Key)> {
+        &mut self.expiries[Origin::of_stored(key) as usize]
+    }
+
+    fn remember(&mut self, key: Key, known: Remembered) {
+        self.expiries_like(&key).push_back((known.expires_at, key.clone()));
+        self.positions.insert(key, known);
+    }
+
+    fn forget(&mut self, key: &Key) {
+        let expiries = self.expiries_like(key);
+        // A second job of the batch may have planned the same.
+        if expiries.front().is_some_and(|(_, oldest)| oldest == key) {
+            expiries.pop_front();
+        }
+        self.positions.remove(key);
+    }
+
+    /// Those that have expired, and the oldest of each origin that are more than it may have.
+    fn expired(&self, now: Duration, keys_max: usize) -> impl Iterator<Item = &Key> {
+        self.expiries.iter().flat_map(move |expiries| {
+            let excess = expiries.len().saturating_sub(keys_max);
+            let is_expired =
+                move |(index, (at, _)): &(usize, &(Duration, Key))| *at <= now || *index < excess;
+            expiries.iter().enumerate().take_while(is_expired).map(|(_, (_, key))| key)
+        })
+    }
 }
 
 /// A job and its effects, which take place when they are stored.
@@ -121,9 +160,7 @@ impl Writer {
         for (channel, log) in logs {
             memory.logs().restore(&channel, log);
         }
-        let mut expiries: Vec<_> = keys.iter().map(|(key, known)| (known.expires_at, key.clone())).collect();
-        expiries.sort_unstable();
-        let keys = Keys { positions: keys, expiries: expiries.into() };
+        let keys = Keys::new(keys);
         let (uncertain, overdue, status) = Default::default();
         Ok(Self { memory, open, file: File::Open(store), keys, uncertain, overdue, status })
     }
@@ -215,10 +252,8 @@ impl Writer {
                     Planned { effects, result: Ok(Position::default()), done }
                 }
                 Job::ExpireKeys => {
-                    let expired = self.keys.expiries.iter().enumerate().take_while(|(index, (at, _))| {
-                        *at <= now || index + KEYS_MAX < self.keys.expiries.len()
-                    });
-                    let effects = expired.map(|(_, (_, key))| Change::Forget(key.clone()).into()).collect();
+                    let expired = self.keys.expired(now, KEYS_MAX);
+                    let effects = expired.map(|key| Change::Forget(key.clone()).into()).collect();
                     Planned { effects, result: Ok(Position::default()), done: None }
                 }
                 // Its parts are jobs of their own.
@@ -293,17 +328,8 @@ impl Writer {
                         self.memory.deliver_history_lost(&channel);
                     }
                 }
-                Change::Remember(key, known) => {
-                    self.keys.expiries.push_back((known.expires_at, key.clone()));
-                    self.keys.positions.insert(key, known);
-                }
-                Change::Forget(key) => {
-                    // A second job of the batch may have planned the same.
-                    if self.keys.expiries.front().is_some_and(|(_, oldest)| *oldest == key) {
-                        self.keys.expiries.pop_front();
-                    }
-                    self.keys.positions.remove(&key);
-                }
+                Change::Remember(key, known) => self.keys.remember(key, known),
+                Change::Forget(key) => self.keys.forget(&key),
                 Change::Replace { .. } => {}
             }
         }
@@ -423,6 +449,22 @@ impl Change {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_of_clients_push_out_no_others() {
+        let at = Duration::from_secs;
+        let key =
+            |origin: Origin, number: u64| (Arc::from("a"), Arc::from(origin.stored(&number.to_string())));
+        let known = |second| Remembered { position: Position::default(), expires_at: at(second) };
+        let mut keys = Keys::new(HashMap::from([(key(Origin::Server, 1), known(10))]));
+        (2..7).for_each(|number| keys.remember(key(Origin::Client, number), known(10 + number)));
+        let clients = |numbers: std::ops::Range<u64>| numbers.map(|number| key(Origin::Client, number));
+        assert_eq!(keys.expired(at(9), 3).cloned().collect::<Vec<_>>(), clients(2..4).collect::<Vec<_>>());
+        clients(2..4).chain(clients(2..4)).for_each(|key| keys.forget(&key));
+        assert_eq!(keys.expired(at(9), 3).count(), 0);
+        let expired: Vec<_> = [key(Origin::Server, 1)].into_iter().chain(clients(4..6)).collect();
+        assert_eq!(keys.expired(at(15), 3).cloned().collect::<Vec<_>>(), expired);
+    }
 
     #[test]
     fn each_remembered_key_is_looked_at_once_for_all_channels() {
