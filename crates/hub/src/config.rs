@@ -253,7 +253,7 @@ pub struct ApiConfig {
 }
 
 /// An HTTP endpoint of the application's backend, with the requests and responses of Centrifugo's proxies.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProxyConfig {
     /// Its URL. Without one the endpoint is off. Redirects are not followed; a response has at most 1 MiB.

@@ -52,14 +52,7 @@ struct AnswerDisconnect {
 /// An HTTP endpoint of the application's backend.
 pub(crate) struct Endpoint {
     url: String,
-    timeout: Duration,
-    headers: Vec<(String, String)>,
-    /// The names of header fields of a client's request that it receives.
-    pub(crate) forward_headers: Vec<String>,
-    /// The same of those that clients give in their connect command.
-    pub(crate) emulated_headers: Vec<String>,
-    /// Whether it receives the meta of connections.
-    pub(crate) include_connection_meta: bool,
+    pub(crate) config: ProxyConfig,
     connector: Connector,
     /// The connection of HTTP/2, which `https` endpoints may speak.
     kept: Arc<Mutex<Kept>>,
@@ -137,20 +130,22 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
+    /// The endpoint of a configuration: the one that is known, with its connections and its calls in progress, unless something differs.
     /// `None` without a URL.
-    pub(crate) fn new(config: &ProxyConfig) -> Option<Self> {
+    pub(crate) fn renewed(config: &ProxyConfig, known: Option<&Arc<Self>>) -> Option<Arc<Self>> {
+        let known = known.filter(|known| known.config == *config).cloned();
+        known.or_else(|| Self::new(config).map(Arc::new))
+    }
+
+    /// `None` without a URL.
+    fn new(config: &ProxyConfig) -> Option<Self> {
         let url = config.url.clone()?;
         let kept = if url.starts_with("https://") { Kept::Nothing } else { Kept::Http1 };
-        let headers = config.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         // Redirects are not followed, so that a backend cannot send what clients said elsewhere.
         let connector = Connector::new().connect_timeout(config.timeout);
         Some(Self {
             url,
-            timeout: config.timeout,
-            headers,
-            forward_headers: config.forward_headers.clone(),
-            emulated_headers: config.emulated_headers.clone(),
-            include_connection_meta: config.include_connection_meta,
+            config: config.clone(),
             pool: Pool::with_limits(connector.clone(), CALLS_MAX, IDLE_TIMEOUT),
             connector,
             kept: Arc::new(Mutex::new(kept)),
@@ -173,7 +168,7 @@ impl Endpoint {
         let mut used = None;
         // Boxed, so that the commands of clients which ask no endpoint have no room for it.
         let exchange = Box::pin(self.exchange(kind, user, &mut used, headers, &context, body.into()));
-        let answered = tokio::time::timeout(self.timeout, exchange).await;
+        let answered = tokio::time::timeout(self.config.timeout, exchange).await;
         let answered = answered.unwrap_or_else(|_| {
             // If no other call was answered either, the backend may be gone without a word: the next call opens another connection. Calls
             // in progress keep this one.
@@ -217,16 +212,17 @@ impl Endpoint {
     ) -> Result<Bytes, String> {
         let _turn = self.turns.acquire(user).await;
         // No header of a client stands beside one of the configuration.
-        let is_own = |name: &str| self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
+        let is_own = |name: &str| self.config.headers.keys().any(|own| own.eq_ignore_ascii_case(name));
         // The context of the call's span replaces that of the client, which the span continues.
         let is_replaced = |name: &str| is_own(name) || !context.is_empty() && is_context(name);
         let forwarded = headers.iter().filter(|(name, _)| !is_replaced(name));
         let context = context.iter().filter(|(name, _)| !is_own(name));
-        let headers: Vec<_> = forwarded.chain(context).chain(&self.headers).collect();
+        let forwarded = forwarded.chain(context).map(|(name, value)| (name, value));
+        let headers: Vec<_> = forwarded.chain(&self.config.headers).collect();
         let request = || {
             let request = Request::post(&self.url, body.clone()).header("content-type", "application/json");
             let request = if kind.is_repeated() { request.idempotent() } else { request };
-            headers.iter().fold(request, |request, (name, value)| request.header(name, value))
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, value))
         };
         let response = self.send(kind, used, request).await.map_err(|error| error.to_string())?;
         if response.status != 200 {
@@ -264,7 +260,7 @@ impl Endpoint {
             Kept::Http2(link) if link.http2.is_open() => return Ok(Some(link.clone())),
             Kept::Http2(_) | Kept::Nothing => {}
         }
-        let (connector, url, timeout) = (self.connector.clone(), self.url.clone(), self.timeout);
+        let (connector, url, timeout) = (self.connector.clone(), self.url.clone(), self.config.timeout);
         // The others wait for this attempt: it does not end with the call that has begun it.
         let attempt = tokio::spawn(async move {
             match tokio::time::timeout(timeout, connector.connect_http2(&url)).await {
@@ -418,7 +414,7 @@ mod tests {
     async fn a_slow_method_does_not_end_a_connection_that_answers_others() {
         let connections = vec![vec![Does::Nothing, Does::Answer, Does::Answer]];
         let (mut endpoint, mut called) = endpoint(connections).await;
-        endpoint.timeout = Duration::from_secs(5);
+        endpoint.config.timeout = Duration::from_secs(5);
         let slow = endpoint.call::<Value>(CallKind::Rpc, None, &[], b"{}".to_vec());
         let fast = async {
             called.recv().await;
@@ -462,10 +458,10 @@ mod tests {
     async fn a_connection_on_which_a_call_times_out_is_not_used_again() {
         let connections = vec![vec![Does::Nothing; 9], vec![Does::Answer]];
         let (mut endpoint, mut called) = endpoint(connections).await;
-        endpoint.timeout = Duration::from_secs(1);
+        endpoint.config.timeout = Duration::from_secs(1);
         assert!(endpoint.call::<Value>(CallKind::Rpc, None, &[], b"{}".to_vec()).await.is_err());
         assert!(matches!(called.recv().await, Some(Does::Nothing)));
-        endpoint.timeout = Duration::from_secs(60);
+        endpoint.config.timeout = Duration::from_secs(60);
         assert_eq!(
             endpoint.call::<Value>(CallKind::Rpc, None, &[], b"{}".to_vec()).await.unwrap(),
             Some(7.into())

@@ -369,7 +369,7 @@ impl Events {
         loop {
             ticks.tick().await;
             let Some(host) = host.upgrade() else { return };
-            if host.settings().events.is_none() && !self.is_used.load(Ordering::Relaxed) {
+            if host.settings().proxies.events.is_none() && !self.is_used.load(Ordering::Relaxed) {
                 continue;
             }
             let Ok(queue) = self.queue() else { continue };
@@ -450,7 +450,7 @@ impl Events {
                 let _ = timeout(RENEWAL, released_at.changed()).await;
                 continue;
             }
-            if settings.events.is_none() {
+            if settings.proxies.events.is_none() {
                 drop(settings);
                 sleep(RENEWAL).await;
                 continue;
@@ -514,7 +514,8 @@ impl Events {
         let body = body(taken);
         loop {
             let is_current = host.upgrade().is_some_and(|host| Arc::ptr_eq(&host.settings(), settings));
-            let Some(endpoint) = settings.events.as_ref().filter(|_| is_current && Instant::now() < until)
+            let Some(endpoint) =
+                settings.proxies.events.as_ref().filter(|_| is_current && Instant::now() < until)
             else {
                 return false;
             };

@@ -33,6 +33,10 @@ pub(crate) struct Proxies {
     rpc_namespaces: HashMap<String, Option<Arc<Endpoint>>>,
     /// Of other methods.
     rpc: Option<Arc<Endpoint>>,
+    /// The one that learns what has ended.
+    pub(crate) events: Option<Arc<Endpoint>>,
+    /// All of them, by the name of their section.
+    endpoints: HashMap<String, Arc<Endpoint>>,
     /// The names of header fields of requests that some endpoint receives, in lower case.
     pub(crate) forwarded: Vec<String>,
     /// The same for those that clients give in their connect command, without repetition.
@@ -241,10 +245,12 @@ impl PublishOutcome {
 }
 
 impl Proxies {
+    /// Those that stay as they are `known` are the same.
+    ///
     /// # Errors
     /// A URL or a header cannot be used.
-    pub(crate) fn new(config: &HubConfig) -> Result<Self, ConfigError> {
-        let proxies = &config.proxy;
+    pub(crate) fn new(config: &HubConfig, known: Option<&Self>) -> Result<Self, ConfigError> {
+        let (proxies, events) = (&config.proxy, config.events.proxy());
         let of_operations = [
             ("proxy.connect", &proxies.connect),
             ("proxy.refresh", &proxies.refresh),
@@ -252,6 +258,7 @@ impl Proxies {
             ("proxy.sub_refresh", &proxies.sub_refresh),
             ("proxy.publish", &proxies.publish),
             ("rpc", &config.rpc),
+            ("events", &events),
         ];
         let of_operations = of_operations.map(|(section, proxy)| (section.to_owned(), proxy));
         let named = config.endpoints.iter().map(|(name, proxy)| (format!("endpoint.{name}"), proxy));
@@ -259,38 +266,42 @@ impl Proxies {
         for (section, proxy) in &all {
             check(section, proxy)?;
         }
-        check("events", &config.events.proxy())?;
         let forwarded = all.iter().flat_map(|(_, proxy)| &proxy.forward_headers);
+        let forwarded = forwarded.map(|name| name.to_ascii_lowercase()).collect();
         let emulated = all.iter().flat_map(|(_, proxy)| &proxy.emulated_headers);
         let emulated: BTreeSet<_> = emulated.map(|name| name.to_ascii_lowercase()).collect();
-        let endpoint = |proxy: &ProxyConfig| Endpoint::new(proxy).map(Arc::new);
-        let named: HashMap<_, _> =
-            config.endpoints.iter().filter_map(|(name, proxy)| Some((name, endpoint(proxy)?))).collect();
-        let (subscribe, sub_refresh) = (endpoint(&proxies.subscribe), endpoint(&proxies.sub_refresh));
-        let (publish, rpc) = (endpoint(&proxies.publish), endpoint(&config.rpc));
+        let endpoints = all.into_iter().filter_map(|(section, proxy)| {
+            let known = known.and_then(|known| known.endpoints.get(&section));
+            let endpoint = Endpoint::renewed(proxy, known)?;
+            Some((section, endpoint))
+        });
+        let endpoints: HashMap<_, _> = endpoints.collect();
+        let endpoint = |section: &str| endpoints.get(section).cloned();
         // The check of the configuration has refused what is not there.
-        let chosen = |choice: &ProxyChoice, own: &Option<Arc<Endpoint>>| match choice {
+        let chosen = |choice: &ProxyChoice, own: &str| match choice {
             ProxyChoice::Off => None,
-            ProxyChoice::On => own.clone(),
-            ProxyChoice::Named(name) => named.get(name).cloned(),
+            ProxyChoice::On => endpoint(own),
+            ProxyChoice::Named(name) => endpoint(&format!("endpoint.{name}")),
         };
         let channels = config.all_options().map(|(name, options)| {
             let proxies = ChannelProxies {
-                subscribe: chosen(&options.subscribe_proxy, &subscribe),
-                sub_refresh: chosen(&options.sub_refresh_proxy, &sub_refresh),
-                publish: chosen(&options.publish_proxy, &publish),
+                subscribe: chosen(&options.subscribe_proxy, "proxy.subscribe"),
+                sub_refresh: chosen(&options.sub_refresh_proxy, "proxy.sub_refresh"),
+                publish: chosen(&options.publish_proxy, "proxy.publish"),
             };
             (name.to_owned(), proxies)
         });
         let methods = config.rpc_namespaces.iter();
         Ok(Self {
-            connect: endpoint(&proxies.connect),
-            refresh: endpoint(&proxies.refresh),
+            connect: endpoint("proxy.connect"),
+            refresh: endpoint("proxy.refresh"),
             channels: channels.collect(),
-            rpc_namespaces: methods.map(|(name, choice)| (name.clone(), chosen(choice, &rpc))).collect(),
-            rpc,
-            forwarded: forwarded.map(|name| name.to_ascii_lowercase()).collect(),
+            rpc_namespaces: methods.map(|(name, choice)| (name.clone(), chosen(choice, "rpc"))).collect(),
+            rpc: endpoint("rpc"),
+            events: endpoint("events"),
+            forwarded,
             emulated: emulated.into_iter().collect(),
+            endpoints,
         })
     }
 
@@ -372,9 +383,14 @@ impl<'a> Caller<'a> {
     fn headers_for(&self, endpoint: &Endpoint) -> Vec<(String, String)> {
         let is_in = |list: &[String], name: &str| list.iter().any(|one| one.eq_ignore_ascii_case(name));
         let Headers { of_request, emulated } = self.headers;
-        let mut headers: Vec<_> =
-            of_request.iter().filter(|(name, _)| is_in(&endpoint.forward_headers, name)).cloned().collect();
-        for (name, value) in emulated.iter().filter(|(name, _)| is_in(&endpoint.emulated_headers, name)) {
+        let mut headers: Vec<_> = of_request
+            .iter()
+            .filter(|(name, _)| is_in(&endpoint.config.forward_headers, name))
+            .cloned()
+            .collect();
+        for (name, value) in
+            emulated.iter().filter(|(name, _)| is_in(&endpoint.config.emulated_headers, name))
+        {
             if !headers.iter().any(|(own, _)| own == name) {
                 headers.push((name.clone(), value.clone()));
             }
@@ -388,7 +404,7 @@ impl<'a> Caller<'a> {
         kind: CallKind,
         call: &Call<'_>,
     ) -> Result<Option<T>, Failure> {
-        let meta = self.client.meta().filter(|_| endpoint.include_connection_meta);
+        let meta = self.client.meta().filter(|_| endpoint.config.include_connection_meta);
         let meta = meta.as_ref().and_then(|meta| serde_json::from_str(meta.json()).ok());
         let body = serde_json::to_vec(&Body { call, meta }).unwrap_or_default();
         let user = self.client.has_connected().then(|| self.client.user());

@@ -7,7 +7,6 @@ use wireloom::OriginPolicy;
 
 use crate::auth::Verifier;
 use crate::config::{ConfigError, HubConfig, name_of, namespace_of, shown};
-use crate::endpoint::Endpoint;
 use crate::proxy::Proxies;
 
 /// The state that a new configuration replaces.
@@ -15,8 +14,6 @@ pub(crate) struct Settings {
     pub(crate) config: HubConfig,
     pub(crate) verifier: Verifier,
     pub(crate) proxies: Proxies,
-    /// The endpoint that learns what has ended.
-    pub(crate) events: Option<Endpoint>,
     /// The pages whose clients may connect.
     pub(crate) pages: OriginPolicy,
     /// What the names of channels match, by namespace.
@@ -49,8 +46,7 @@ impl Settings {
             Some(known) => known.verifier.renew(&config.token),
             None => Verifier::new(&config.token),
         };
-        let (verifier, proxies) = (verifier?, Proxies::new(&config)?);
-        let events = Endpoint::new(&config.events.proxy());
+        let (verifier, proxies) = (verifier?, Proxies::new(&config, known.map(|known| &known.proxies))?);
         let mut patterns = HashMap::new();
         for (name, options) in config.all_options() {
             if let Some(pattern) = &options.channel_regex {
@@ -60,11 +56,37 @@ impl Settings {
                 patterns.insert(name.to_owned(), pattern);
             }
         }
-        Ok(Self { verifier, proxies, events, pages, patterns, config })
+        Ok(Self { verifier, proxies, pages, patterns, config })
     }
 
     /// Whether a channel may have this name in its namespace.
     pub(crate) fn allows_name(&self, channel: &str) -> bool {
         self.patterns.get(namespace_of(channel)).is_none_or(|pattern| pattern.is_match(name_of(channel)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn endpoints_that_do_not_change_stay() {
+        let config = |rpc: &str| {
+            let config = "channel.subscribe_proxy = true\nproxy.connect.url = \"http://a/\"\n\
+                proxy.subscribe = { url = \"http://a/\", headers = { x = \"1\", y = \"2\" } }\n";
+            HubConfig::from_toml(&format!("{config}rpc.url = \"http://{rpc}/\"\n")).unwrap()
+        };
+        let before = Settings::new(config("a"), None).unwrap();
+        let after = Settings::new(config("b"), Some(&before)).unwrap();
+        let endpoints = [&before, &after].map(|settings| {
+            let proxies = &settings.proxies;
+            let subscribe = proxies.of_channel("x").and_then(|channel| channel.subscribe.clone());
+            [proxies.connect.clone(), subscribe, proxies.of_method("x").cloned()].map(Option::unwrap)
+        });
+        let is_same = [0, 1, 2].map(|one| Arc::ptr_eq(&endpoints[0][one], &endpoints[1][one]));
+        assert_eq!(is_same, [true, true, false]);
+        assert!(!Arc::ptr_eq(&endpoints[0][0], &endpoints[0][1]), "each has calls of its own");
     }
 }

@@ -164,7 +164,8 @@ impl Node {
         };
         let _ = tokio::time::timeout_at(until, gone).await;
         // A reload may have removed the backend.
-        let until = if self.settings().events.is_some() { until } else { tokio::time::Instant::now() };
+        let until =
+            if self.settings().proxies.events.is_some() { until } else { tokio::time::Instant::now() };
         self.events.finish(until, self.clients_len() == 0).await;
     }
 

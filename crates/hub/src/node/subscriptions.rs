@@ -21,7 +21,7 @@ impl Node {
 
     /// What is about to be opened, if its end is to be reported.
     pub(crate) fn prepare(&self, client: &Client, channel: Option<&str>) -> Option<Opened> {
-        self.settings().events.as_ref()?;
+        self.settings().proxies.events.as_ref()?;
         Some(self.events.prepare(&client.id.text(), client.user(), channel))
     }
 
