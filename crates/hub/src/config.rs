@@ -14,7 +14,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use wireloom::OriginPolicy;
+use wireloom::{IpNet, OriginPolicy};
 
 pub use choice::ProxyChoice;
 
@@ -115,6 +115,11 @@ pub struct ClientConfig {
     /// Pages that were loaded from an IP address or `localhost` of this server may always connect, and so may clients that are no
     /// browsers. Event streams and HTTP streams, whose requests may have no `Origin`, are also refused if `Host` names another domain.
     pub allowed_origins: Vec<String>,
+    /// Proxies whose `X-Forwarded-For` is believed, as addresses or networks such as `10.1.0.0/16`. The client is the last address in it that
+    /// is none of these; "0.0.0.0" stands for peers of a Unix socket. It takes the place of the proxy's address where anonymous clients of
+    /// an address are limited, and in logs.
+    #[serde(with = "networks")]
+    pub trusted_proxies: Vec<IpNet>,
     /// Each connection of a user is subscribed to the channel `#USER`, which a backend publishes into to reach one user.
     pub personal_channel: bool,
     /// The namespace of these channels; empty for the default one.
@@ -144,6 +149,7 @@ impl Default for ClientConfig {
             queue_time_max: Duration::from_secs(30),
             slow: SlowPolicy::Disconnect,
             allowed_origins: Vec::new(),
+            trusted_proxies: Vec::new(),
             personal_channel: false,
             personal_channel_namespace: String::new(),
             connections_max: 100_000,
@@ -732,6 +738,29 @@ mod duration {
 
     pub(super) fn serialize<S: serde::Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(&humantime::format_duration(*duration))
+    }
+}
+
+/// Networks as texts. An address is a network, too.
+mod networks {
+    use std::net::IpAddr;
+
+    use super::{Deserialize, Deserializer, IpNet};
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<IpNet>, D::Error> {
+        let parse = |text: String| {
+            let address = text.parse::<IpAddr>().map(IpNet::from);
+            address.or_else(|_| text.parse()).map_err(|_| {
+                serde::de::Error::custom(format!(
+                    "{text:?} is not an address or a network, such as 10.1.0.0/16"
+                ))
+            })
+        };
+        Vec::<String>::deserialize(from)?.into_iter().map(parse).collect()
+    }
+
+    pub(super) fn serialize<S: serde::Serializer>(networks: &[IpNet], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(networks.iter().map(IpNet::to_string))
     }
 }
 

@@ -16,6 +16,7 @@ use crate::proxy::Headers;
 use crate::session::{Room, elements_len_max};
 use crate::sessions::Delivered;
 use crate::transport;
+use crate::trusted_proxies::client_address;
 
 /// The path for commands of clients whose connection cannot carry them.
 const EMULATION_PATH: &str = "/emulation";
@@ -120,6 +121,7 @@ impl Hub {
             return refusal;
         }
         let page = upgrade.request().origin().map(Page::with_origin);
+        let peer = peer.map(|peer| self.client_address(peer, upgrade.request().headers()));
         let headers = self.forwarded(upgrade.request().headers());
         let subprotocols = [Encoding::PROTOBUF_SUBPROTOCOL, Encoding::JSON_SUBPROTOCOL];
         // Clients that only receive have JSON alone.
@@ -166,9 +168,18 @@ impl Hub {
         }
         let node = self.0.clone();
         let page = upgrade.request().origin().map(Page::with_origin);
+        let peer = peer.map(|peer| self.client_address(peer, upgrade.request().headers()));
         let headers = self.forwarded(upgrade.request().headers());
         let room = Box::new(Room { channel, token });
         upgrade.on_open(move |socket| transport::bare(node, socket, peer, page, headers, room))
+    }
+
+    fn client_address<'a>(
+        &self,
+        peer: SocketAddr,
+        fields: impl Iterator<Item = (&'a str, &'a [u8])>,
+    ) -> SocketAddr {
+        client_address(&self.0.settings().config.client.trusted_proxies, peer, fields)
     }
 
     /// The header fields that endpoints of the backend receive.
@@ -268,8 +279,9 @@ impl Hub {
             })?;
             transport::First::Connect(Box::new(connect))
         };
+        let peer = self.client_address(request.peer(), request.headers());
         let headers = self.forwarded(request.headers());
-        let response = transport::stream(self.0.clone(), transport, request.peer(), page, first, headers);
+        let response = transport::stream(self.0.clone(), transport, peer, page, first, headers);
         // Proxies such as nginx would keep messages back until a buffer is full.
         let response = response.with_header("Cache-Control", "no-cache");
         response.and_then(|response| response.with_header("X-Accel-Buffering", "no")).map_err(Response::from)

@@ -146,6 +146,29 @@ async fn a_publisher_leaves_channels_to_other_users() {
     assert_eq!(codes(&mut four, "publish", named("few:", 2..3)).await, [Some(106)]);
 }
 
+/// An anonymous client of a proxy that names this address.
+async fn connect_for(served: &Served, address: &str) -> Client {
+    let connector = Connector::new().header("X-Forwarded-For", address);
+    let mut client = Client::new(connector.connect(&served.url).await.unwrap());
+    client.call("connect", json!({})).await;
+    client
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_names_anonymous_clients() {
+    for (proxies, is_trusted) in [("127.0.0.0/8", true), ("127.0.0.1", true), ("127.0.0.2", false)] {
+        let config = CONFIG.replace("[client]", &format!("[client]\ntrusted_proxies = [\"{proxies}\"]"));
+        let served = Served::start(&config, |hub| hub).await;
+        // What the client has sent itself is further left.
+        for (number, address) in (0..).zip(["198.51.100.1", "198.51.100.2", "198.51.100.3, 198.51.100.1"]) {
+            let mut client = connect_for(&served, address).await;
+            let published = codes(&mut client, "publish", named("few:", number..number + 1)).await;
+            let is_refused = number == 2 || number == 1 && !is_trusted;
+            assert_eq!(published, [is_refused.then_some(106)], "{proxies} {address}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_publisher_takes_no_more_channels_by_leaving() {
     let served = Served::start(CONFIG, |hub| hub).await;
