@@ -3,8 +3,10 @@
 //! `POST /api/METHOD` with a JSON object, answered by `{"result": …}` or `{"error": {"code": …, "message": …}}`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,6 +18,7 @@ use subtle::ConstantTimeEq as _;
 use tracing::info;
 use wireloom::{Request, Response};
 
+use crate::budget::{BYTES_PER_UNIT, READ_PER_UNIT, charge};
 use crate::concurrently::concurrently;
 use crate::engine::{Action, Control, EngineError};
 use crate::history::{HistoryQuery, Position};
@@ -32,6 +35,9 @@ const BATCH_MAX: usize = 1_000;
 /// The maximum length of the publications of all histories in a reply, but for one of each: a reply waits as a whole for its reader, in the
 /// memory of the address where the API is served.
 const HISTORIES_LEN_MAX: usize = 1 << 20;
+
+/// The maximum length of all lists of clients and channels in a reply. They are not read in parts.
+const LISTS_LEN_MAX: usize = 8 << 20;
 
 /// The maximum number of publications of a broadcast, and of commands of a parallel batch, that are carried out at the
 /// same time.
@@ -155,6 +161,10 @@ impl Hub {
                 span.fail(reason);
                 respond("error", &raw(&invalid(reason)))
             }
+            Err(Failure::TooLong(reason)) => {
+                span.fail(reason);
+                respond("error", &raw(&too_long(reason)))
+            }
             Err(Failure::Refused(code)) => {
                 span.fail(code.message());
                 respond("error", &raw(&error(code)))
@@ -164,7 +174,7 @@ impl Hub {
 
     async fn call(&self, method: &str, body: &[u8], sender: Sender) -> Result<Box<RawValue>, Failure> {
         if method != "batch" {
-            return self.call_one(method, body, sender, HISTORIES_LEN_MAX).await;
+            return self.call_one(method, body, sender, &Room::of(1)).await;
         }
         let batch: Batch = parse(body)?;
         if batch.commands.len() > BATCH_MAX {
@@ -173,14 +183,15 @@ impl Hub {
         if batch.commands.iter().any(|command| command.len() != 1) {
             return Err(Failure::Malformed("each command of a batch has one method".into()));
         }
-        let history_len_max = HISTORIES_LEN_MAX / batch.commands.len().max(1);
+        let room = Arc::new(Room::of(batch.commands.len()));
         let most = if batch.parallel { CONCURRENT_MAX } else { 1 };
         let calls = batch.commands.into_iter().flatten().map(|(method, body)| {
-            let hub = self.clone();
+            let (hub, room) = (self.clone(), room.clone());
             async move {
-                match hub.call_one(&method, body.get().as_bytes(), sender, history_len_max).await {
+                match hub.call_one(&method, body.get().as_bytes(), sender, &room).await {
                     Ok(result) => raw(&BTreeMap::from([(method, result)])),
                     Err(Failure::Refused(code)) => refused(code),
+                    Err(Failure::TooLong(reason)) => raw(&json!({ "error": too_long(reason) })),
                     Err(Failure::NoSuchMethod) => refused(ErrorCode::MethodNotFound),
                     Err(Failure::Invalid(reason)) => raw(&json!({ "error": invalid(reason) })),
                     Err(Failure::Malformed(_)) => refused(ErrorCode::BadRequest),
@@ -196,7 +207,7 @@ impl Hub {
         method: &str,
         body: &[u8],
         sender: Sender,
-        history_len_max: usize,
+        room: &Room,
     ) -> Result<Box<RawValue>, Failure> {
         let change = |method| Change { sender, method };
         match method {
@@ -267,8 +278,8 @@ impl Hub {
                 };
                 self.control(&request, action, change("refresh")).await
             }
-            "presence" | "presence_stats" => self.api_presence(method, parse(body)?).await,
-            "history" => self.api_history(parse(body)?, history_len_max).await,
+            "presence" | "presence_stats" => self.api_presence(method, parse(body)?, room).await,
+            "history" => self.api_history(parse(body)?, room.history_len_max).await,
             "history_remove" => {
                 let request: Channel = parse(body)?;
                 let channel = self.check(&request.channel, Operation::RemoveHistory)?;
@@ -280,10 +291,11 @@ impl Hub {
             "channels" => {
                 let request: Channel = parse(body)?;
                 let channels = self.0.cluster_channels(&request.pattern).await;
-                let channels =
-                    channels.map_err(|error| self.failed("list channels", "", &error))?.into_iter();
-                let listed = channels.map(|(name, clients)| (name, json!({ "num_clients": clients })));
-                Ok(raw(&json!({ "channels": listed.collect::<serde_json::Map<_, _>>() })))
+                let channels = channels.map_err(|error| self.failed("list channels", "", &error))?;
+                let listed: BTreeMap<_, _> =
+                    channels.into_iter().map(|(name, num_clients)| (name, Listed { num_clients })).collect();
+                let list = room.list("channels", &listed).await;
+                list.ok_or(Failure::TooLong("too many channels for a reply; name fewer of them by pattern"))
             }
             "info" => Ok(raw(&BTreeMap::from([("nodes", self.0.cluster_info().await)]))),
             _ => Err(Failure::NoSuchMethod),
@@ -376,7 +388,12 @@ impl Hub {
         Ok(raw(&json!({})))
     }
 
-    async fn api_presence(&self, method: &str, request: Channel) -> Result<Box<RawValue>, Failure> {
+    async fn api_presence(
+        &self,
+        method: &str,
+        request: Channel,
+        room: &Room,
+    ) -> Result<Box<RawValue>, Failure> {
         let channel = self.check(&request.channel, Operation::Presence)?;
         if method == "presence_stats" {
             let counted = self.0.engine().presence_stats(channel).await;
@@ -384,8 +401,10 @@ impl Hub {
         }
         let clients = self.0.engine().presence(channel).await;
         let clients = clients.map_err(|error| self.failed("list clients", channel, &error))?;
-        let by_id: HashMap<&str, &ClientInfo> = clients.iter().map(|info| (&*info.client, &**info)).collect();
-        Ok(raw(&BTreeMap::from([("presence", by_id)])))
+        let by_id: BTreeMap<&str, &ClientInfo> =
+            clients.iter().map(|info| (&*info.client, &**info)).collect();
+        let list = room.list("presence", &by_id).await;
+        list.ok_or(Failure::TooLong("too many clients for a reply; presence_stats counts them"))
     }
 
     async fn api_history(&self, request: Channel, len_max: usize) -> Result<Box<RawValue>, Failure> {
@@ -436,7 +455,67 @@ pub(crate) enum Failure {
     Malformed(String),
     /// Error 107, with a text that names the field.
     Invalid(&'static str),
+    /// Error 106, with a text that says how to ask for less.
+    TooLong(&'static str),
     Refused(ErrorCode),
+}
+
+/// The room for what the commands of a request read, in its reply.
+struct Room {
+    /// Of each history.
+    history_len_max: usize,
+    /// What is left for lists.
+    lists_len: AtomicUsize,
+}
+
+impl Room {
+    fn of(commands: usize) -> Self {
+        let history_len_max = HISTORIES_LEN_MAX / commands.max(1);
+        Self { history_len_max, lists_len: LISTS_LEN_MAX.into() }
+    }
+
+    /// An object with a list, if there is room for it.
+    async fn list<T: Serialize>(
+        &self,
+        name: &str,
+        list: &BTreeMap<impl Serialize, T>,
+    ) -> Option<Box<RawValue>> {
+        charge(list.len() / READ_PER_UNIT).await;
+        let mut within = Within { bytes: Vec::new(), len_max: self.lists_len.load(Ordering::Relaxed) };
+        serde_json::to_writer(&mut within, &BTreeMap::from([(name, list)])).ok()?;
+        let len = within.bytes.len();
+        charge(len / BYTES_PER_UNIT).await;
+        // Those of a parallel batch may have taken it.
+        let take = |left: usize| left.checked_sub(len);
+        self.lists_len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        RawValue::from_string(String::from_utf8(within.bytes).ok()?).ok()
+    }
+}
+
+/// Bytes that are written, up to a length.
+struct Within {
+    bytes: Vec<u8>,
+    len_max: usize,
+}
+
+impl io::Write for Within {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.len_max - self.bytes.len() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A channel in a list.
+#[derive(Serialize)]
+struct Listed {
+    num_clients: usize,
 }
 
 fn parse<'a, T: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<T, Failure> {
@@ -453,6 +532,10 @@ fn named<'a>(name: &'a str, missing: &'static str) -> Result<&'a str, Failure> {
 
 fn invalid(reason: &str) -> Value {
     json!({ "code": ErrorCode::BadRequest.code(), "message": format!("bad request: {reason}") })
+}
+
+fn too_long(reason: &str) -> Value {
+    json!({ "code": ErrorCode::LimitExceeded.code(), "message": reason })
 }
 
 fn error(code: ErrorCode) -> Value {
@@ -508,4 +591,56 @@ impl<'a> From<&'a Publication> for Stored<'a> {
 
 fn respond(name: &str, value: &RawValue) -> Response {
     Response::new(200).with_body("application/json", format!("{{\"{name}\":{value}}}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Transport;
+    use crate::config::HubConfig;
+    use crate::protocol::Encoding;
+
+    #[tokio::test]
+    async fn lists_in_a_reply_are_bounded() {
+        const LEN: usize = 1 << 20;
+        let config = HubConfig::from_toml("channel.presence = true").unwrap();
+        let hub = Hub::builder().config(config).build().unwrap();
+        let call = async |method: &str, body: Value| -> Option<Value> {
+            let result = hub.call(method, body.to_string().as_bytes(), Sender::Backend).await;
+            result.ok().map(|result| serde_json::from_str(result.get()).unwrap())
+        };
+        let conn_info = Bytes::from(format!("\"{}\"", "x".repeat(LEN)));
+        let connection = hub.0.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        for number in 1..=8 {
+            let info = ClientInfo {
+                client: number.to_string(),
+                conn_info: conn_info.clone(),
+                ..ClientInfo::default()
+            };
+            hub.0.engine().add_presence("a", &info).await.unwrap();
+            hub.0.channels.add(&format!("{number}{}", "x".repeat(LEN)), connection.clone(), false);
+            for (method, body) in [("presence", json!({ "channel": "a" })), ("channels", json!({}))] {
+                let listed = call(method, body).await.map(|result| result[method].as_object().unwrap().len());
+                assert_eq!(listed, (number < 8).then_some(number), "{method}");
+            }
+        }
+        assert_eq!(call("presence_stats", json!({ "channel": "a" })).await.unwrap()["num_clients"], 8);
+        assert_eq!(
+            call("channels", json!({ "pattern": "8*" })).await.unwrap()["channels"]
+                .as_object()
+                .unwrap()
+                .len(),
+            1
+        );
+        // The commands of a batch share it.
+        for parallel in [false, true] {
+            let command = json!({ "channels": { "pattern": "1*" } });
+            let batch = json!({ "commands": vec![command; 9], "parallel": parallel });
+            let replies = call("batch", batch).await.unwrap();
+            let replies = replies["replies"].as_array().unwrap().iter();
+            let codes: Vec<_> = replies.map(|reply| reply["error"]["code"].as_u64()).collect();
+            assert_eq!(codes.iter().filter(|code| code.is_none()).count(), 7, "{codes:?}");
+            assert_eq!(codes.iter().flatten().collect::<Vec<_>>(), [&106, &106]);
+        }
+    }
 }
