@@ -387,6 +387,16 @@ impl Channels {
         lost
     }
 
+    /// Whether a channel has subscribers without a position. Those whose history is being read may be some.
+    pub(crate) fn has_unpositioned(&self, channel: &str) -> bool {
+        let shard = self.channels.lock(channel);
+        let mut subscribers = shard.get(channel).into_iter().flat_map(|channel| &channel.subscribers);
+        subscribers.any(|(_, subscriber)| match subscriber.phase {
+            Phase::Recovering(_) | Phase::Lost | Phase::Live => true,
+            Phase::Positioned { .. } | Phase::Gap => false,
+        })
+    }
+
     /// Whether the subscriber with this key has missed a publication.
     pub(crate) fn has_gap(&self, channel: &str, key: usize) -> bool {
         let shard = self.channels.lock(channel);
@@ -658,6 +668,28 @@ mod tests {
         let key = add("f", &waiting);
         assert_eq!(start("f", &waiting, key), Started::Following);
         assert!(!waiting.outbox.has_ended());
+    }
+
+    #[test]
+    fn a_subscriber_without_a_position_is_known() {
+        let channels = Channels::new();
+        let add = |position: Option<Position>| {
+            let client = client();
+            let (_, key) = channels.add("x", client.clone(), false);
+            assert!(channels.has_unpositioned("x"), "its history is being read");
+            let start = Start { position, ..Start::default() };
+            let _ = channels.start("x", &client, key, start, Vec::new(), &|_| {});
+            key
+        };
+        assert!(!channels.has_unpositioned("x"));
+        add(Some(Position::default()));
+        assert!(!channels.has_unpositioned("x"));
+        let without = add(None);
+        assert!(channels.has_unpositioned("x"));
+        channels.lose_history("x");
+        assert!(channels.has_unpositioned("x"));
+        channels.remove("x", without);
+        assert!(!channels.has_unpositioned("x"));
     }
 
     #[test]

@@ -88,6 +88,10 @@ impl Delivery for Receiver {
             None => 0,
         }
     }
+
+    fn has_unpositioned(&self, channel: &str) -> bool {
+        channel == COMMANDS || self.hub().is_some_and(|hub| hub.has_unpositioned(channel))
+    }
 }
 
 /// Follows the commands from now on.

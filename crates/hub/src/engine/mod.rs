@@ -153,6 +153,11 @@ pub trait Delivery: Send + Sync {
     fn catch_up_len_max(&self, _channel: &str) -> usize {
         1 << 20
     }
+    /// Whether a channel has subscribers without a position. Otherwise nothing is delivered in parts: those that have recovered would wait
+    /// for what follows until all parts were read.
+    fn has_unpositioned(&self, _channel: &str) -> bool {
+        true
+    }
 }
 
 /// How much an engine reads at once of what it has missed in a channel.

@@ -92,6 +92,10 @@ impl Delivery for Node {
         self.settings().config.client.queue_len_max
     }
 
+    fn has_unpositioned(&self, channel: &str) -> bool {
+        self.channels.has_unpositioned(channel)
+    }
+
     fn deliver_publication(
         &self,
         channel: &str,

@@ -247,38 +247,42 @@ async fn no_more_is_read_than_a_reply_may_have() {
     }
 }
 
+/// Publishes into a channel eight times, while the far node cannot.
+async fn cut(near: &dyn Engine, far: &dyn Engine, link: &Link, channel: &str, data: &str) -> Position {
+    let is_connected = async || far.publish("probe", publication("1"), Some(KEEP), "").await.is_ok();
+    link.set(LinkState::Cut);
+    until(async || !is_connected().await).await;
+    let mut last = Position::default();
+    for _ in 0..8 {
+        last = publish(near, channel, data).await;
+    }
+    link.set(LinkState::Clear);
+    until(is_connected).await;
+    // Every tenth call compares.
+    for _ in 0..10 {
+        far.maintain().await;
+    }
+    last
+}
+
 /// What a node has missed is delivered at once if its subscribers' queues have room for it. Otherwise those with a position recover it, each
 /// at its pace, and the others receive it in parts.
 async fn miss(near: &dyn Engine, far: &dyn Engine, link: &Link) {
     let recorder = started(far);
     let _near = started(near);
-    let is_connected = async || far.publish("probe", publication("1"), Some(KEEP), "").await.is_ok();
-    far.subscribe("a").await.unwrap();
-    far.recover("a", None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
-    let cut = async |data: &str| {
-        link.set(LinkState::Cut);
-        until(async || !is_connected().await).await;
-        let mut last = Position::default();
-        for _ in 0..8 {
-            last = publish(near, "a", data).await;
-        }
-        link.set(LinkState::Clear);
-        until(is_connected).await;
-        // Every tenth call compares.
-        for _ in 0..10 {
-            far.maintain().await;
-        }
-        last
-    };
+    for channel in ["a", "positioned:a"] {
+        far.subscribe(channel).await.unwrap();
+        far.recover(channel, None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
+    }
     let long = "x".repeat(256 << 10);
     let (short, is_lost) = ("short", Event::Lost("a".into()));
-    let last = cut(&long).await;
+    let last = cut(near, far, link, "a", &long).await;
     let last = Event::Published("a".into(), last, long.clone());
     let events = recorder.until(|events| events.contains(&last)).await;
     let first = events.iter().position(|event| matches!(event, Event::Published(name, ..) if name == "a"));
     assert!(events.iter().position(|event| *event == is_lost) < first);
     // What is missed after that fits.
-    let last = cut(short).await;
+    let last = cut(near, far, link, "a", short).await;
     let last = Event::Published("a".into(), last, short.into());
     let events = recorder.until(|events| events.contains(&last)).await;
     let published = events.iter().filter_map(|event| match event {
@@ -287,6 +291,18 @@ async fn miss(near: &dyn Engine, far: &dyn Engine, link: &Link) {
     });
     assert_eq!(published.collect::<Vec<_>>(), [[long.as_str(); 8], [short; 8]].concat());
     assert_eq!(events.iter().filter(|event| **event == is_lost).count(), 1);
+    // Where all have a position, they wait for no parts.
+    let positioned = || "positioned:a".to_owned();
+    cut(near, far, link, "positioned:a", &long).await;
+    recorder.until(|events| events.contains(&Event::Lost(positioned()))).await;
+    let last = publish(near, "positioned:a", short).await;
+    let last = Event::Published(positioned(), last, short.into());
+    let events = recorder.until(|events| events.contains(&last)).await;
+    let is_its = |event: &&Event| match event {
+        Event::Published(channel, ..) | Event::Lost(channel) => channel == "positioned:a",
+        _ => false,
+    };
+    assert!(events.iter().filter(is_its).eq([&Event::Lost(positioned()), &last]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -87,6 +87,10 @@ impl Delivery for Recorder {
             _ => Some(KEEP),
         }
     }
+
+    fn has_unpositioned(&self, channel: &str) -> bool {
+        !channel.starts_with("positioned:")
+    }
 }
 
 impl Recorder {

@@ -244,13 +244,16 @@ impl Follower {
         let missed = history::missed(nats, &self.channel, &since, retention, limits).await?;
         let Missed { recovery: Recovery { mut publications, recovered, mut position }, has_more } = missed;
         let is_lost = !recovered && !has_more;
-        if is_lost {
+        // To be recovered by all.
+        let is_skipped = has_more && !delivery.has_unpositioned(&self.channel);
+        let has_more = has_more && !is_skipped;
+        if is_lost || is_skipped {
             charge(budget::of_publications(&std::mem::take(&mut publications))).await;
         } else if has_more {
             publications.truncate(count_within(&publications, len_max));
             position.offset = publications.last().map_or(since.offset, |last| last.offset);
         }
-        if is_lost || has_more && !at.is_in_parts {
+        if is_lost || is_skipped || has_more && !at.is_in_parts {
             delivery.deliver_history_lost(&self.channel);
         }
         if is_lost && self.channel == COMMANDS {

@@ -880,18 +880,22 @@ impl Live {
         let next = publications.first().map_or(position.offset, |first| first.offset.saturating_sub(1));
         let is_lost = !since.is_in(&position.epoch) || next != since.offset;
         let mut end = position.offset;
-        if is_lost {
-            charge(budget::of_publications(&std::mem::take(&mut publications))).await;
-        } else {
+        if !is_lost {
             publications.truncate(count_within(&publications, len_max));
             end = publications.last().map_or(end, |last| last.offset);
+        }
+        // To be recovered by all.
+        let is_skipped = end < position.offset && !delivery.has_unpositioned(channel);
+        if is_lost || is_skipped {
+            charge(budget::of_publications(&std::mem::take(&mut publications))).await;
+            end = position.offset;
         }
         let has_more = end < position.offset;
         if is_lost && channel == COMMANDS {
             // What is left of them has not been executed.
             publications = read_after(0).await?.rest(&since).publications;
         }
-        if is_lost || has_more && !is_in_parts {
+        if is_lost || is_skipped || has_more && !is_in_parts {
             delivery.deliver_history_lost(channel);
         }
         let reach = |offset| {
