@@ -69,7 +69,7 @@ module Wireloom
     class Decoder < Table
       # @param block [String] a whole block
       # @return [Array<Array(String, String)>] pairs and Strings that come from a table are frozen
-      # @raise [Wireloom::HPACK::Error] when it breaks RFC 7541
+      # @raise [Wireloom::HPACK::Error] when it breaks RFC 7541, or a block before it has raised NoMemoryError
       def decode(block)
         @context.decompress(block)
       end

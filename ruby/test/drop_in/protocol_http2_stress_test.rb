@@ -67,6 +67,22 @@ class ProtocolHTTP2StressTest < Wireloom::TestCase
     assert_equal [:closed, :closed], [stream.state, answer.state]
   end
 
+  # The peer has not got the fields that are in the table then.
+  def test_a_field_block_that_there_is_no_memory_to_write
+    answers = Class.new(Protocol::HTTP2::Stream) do
+      def process_headers(frame) = super.tap { |list| @seen = list }
+      attr_reader :seen
+    end
+    @server.define_singleton_method(:accept_stream) { |id| create_stream(id) { |connection, at| answers.create(connection, at) } }
+    @pipes[0].hook = ->(_) { raise NoMemoryError }
+    assert_raises(NoMemoryError) { @client.create_stream.send_headers(REQUEST) }
+    @pipes[0].hook = nil
+    stream = @client.create_stream
+    stream.send_headers(REQUEST)
+    exchange
+    assert_equal REQUEST, @server.streams[stream.id].seen
+  end
+
   def test_exceptions_on_the_way
     stream = @client.create_stream
     stream.send_headers(REQUEST)

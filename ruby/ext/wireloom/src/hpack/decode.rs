@@ -47,7 +47,7 @@ fn list_too_large() -> HeaderError {
 const LIST_SIZE_UNBOUNDED: usize = 0x7fff_ffff;
 
 /// Decodes a whole block into an Array of pairs, and allocates no more than that. The table, which is `owner`'s, stays in step
-/// with the peer's up to the field that is wrong.
+/// with the peer's up to the field that is wrong. Without memory for a field, also where Ruby raises for it, every later block is refused.
 pub(crate) fn decode(
     ruby: &Ruby,
     owner: Owner,
@@ -55,9 +55,13 @@ pub(crate) fn decode(
     block: &[u8],
     rules: Rules,
 ) -> Result<(RArray, Head), HeaderError> {
-    let mut scratch = std::mem::take(&mut table.scratch);
-    let decoded = fields(ruby, owner, table, block, rules, &mut scratch);
-    table.keep_scratch(scratch);
+    let was_out_of_step = table.begin_block();
+    let decoded = match was_out_of_step {
+        true => Err(HeaderError::compression("a block before this one was not decoded")),
+        false => fields(ruby, owner, table, block, rules),
+    };
+    table.end_block(was_out_of_step || matches!(decoded, Err(HeaderError::NoMemory)));
+    table.trim_scratch();
     decoded
 }
 
@@ -67,7 +71,6 @@ fn fields(
     table: &mut Table,
     block: &[u8],
     rules: Rules,
-    scratch: &mut Vec<u8>,
 ) -> Result<(RArray, Head), HeaderError> {
     let mut head = Head::default();
     let mut list = List::new();
@@ -86,7 +89,7 @@ fn fields(
         }
         first_field = false;
         let Field { value, pair, size: field_size, role, .. } =
-            field(ruby, owner, table, first, &mut rest, scratch, rules)?;
+            field(ruby, owner, table, first, &mut rest, rules)?;
         if let Rules::Message { list_size_max, lenient } = rules {
             if role.is_pseudo() && !pseudo && !lenient {
                 return Err(pseudo_late());
@@ -169,7 +172,6 @@ fn field(
     table: &mut Table,
     first: u8,
     rest: &mut &[u8],
-    scratch: &mut Vec<u8>,
     rules: Rules,
 ) -> Result<Field, HeaderError> {
     if first & 0x80 != 0 {
@@ -184,7 +186,7 @@ fn field(
     let index_it = first & 0x40 != 0;
     let index = integer(first, if index_it { 0x3f } else { 0x0f }, rest)?;
     let (name, role) = if index == 0 {
-        let bytes = string(rest, scratch)?;
+        let bytes = string(rest, &mut table.scratch)?;
         let role = Role::of(bytes);
         match statics().name(Token::of(bytes)) {
             Some(name) => (name, role),
@@ -201,7 +203,7 @@ fn field(
         let Field { name, role, .. } = entry(table, index)?;
         (name, role)
     };
-    let bytes = string(rest, scratch)?;
+    let bytes = string(rest, &mut table.scratch)?;
     let size = name.len() + bytes.len() + OVERHEAD;
     if !index_it {
         let value = strings::utf8_or_ascii(ruby, bytes);

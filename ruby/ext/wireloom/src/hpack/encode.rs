@@ -54,7 +54,8 @@ const FIELD_LEN_MAX: usize = 64 << 20;
 const SHORT_NAME: usize = 256;
 
 /// Appends the block of an Array of pairs; pseudo-fields go first. Allocates Strings for the table, which is `owner`'s, and runs no
-/// Ruby code. Changes nothing when it fails; without memory for a String, the table is to be [restarted](Table::restart).
+/// Ruby code. Changes nothing when it fails; without memory for a String, for which Ruby raises, the table is to be
+/// [restarted](Table::restart). Names are lower-cased in `lowered`.
 pub(crate) fn encode(
     ruby: &Ruby,
     owner: Owner,
@@ -62,6 +63,7 @@ pub(crate) fn encode(
     policy: Policy,
     list: RArray,
     out: &mut Vec<u8>,
+    lowered: &mut Vec<u8>,
 ) -> Result<(), HeaderError> {
     // All of them are checked before the first is encoded: the table must not run ahead of the peer's.
     let mut pairs = [None; PAIRS];
@@ -82,7 +84,6 @@ pub(crate) fn encode(
             *place = Some((name, value));
         }
     }
-    let mut lowered = Vec::new();
     if name_len_max > SHORT_NAME {
         lowered.try_reserve(name_len_max)?;
     }
@@ -100,7 +101,7 @@ pub(crate) fn encode(
     for &wanted in passes {
         for (name, value) in (0..len).filter_map(pair_at) {
             if wanted.is_none_or(|wanted| is_pseudo(name) == wanted) {
-                field(ruby, owner, table, policy, (name, value), &mut lowered, &mut out);
+                field(ruby, owner, table, policy, (name, value), lowered, &mut out);
             }
         }
     }

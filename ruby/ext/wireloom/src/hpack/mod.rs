@@ -135,11 +135,12 @@ impl Context {
     /// A block behind `room` zeros.
     fn encode(ruby: &Ruby, this: Obj<Self>, list: RArray, room: usize) -> Result<RString, Error> {
         let (owner, policy) = (Owner::of(this), this.policy.get());
-        let mut out = this.table.with(|table| std::mem::take(&mut table.scratch));
+        let (mut out, mut lowered) =
+            (this.table.with(|table| std::mem::take(&mut table.scratch)), Vec::new());
         out.clear();
         out.resize(room, 0);
         let encoded = this.table.allocating(ruby, |ruby, table| {
-            let encoded = encode::encode(ruby, owner, table, policy, list, &mut out);
+            let encoded = encode::encode(ruby, owner, table, policy, list, &mut out, &mut lowered);
             encoded.map(|()| strings::binary(ruby, &out))
         });
         let is_lost = encoded.is_err();
@@ -294,6 +295,25 @@ pub(crate) fn fields(ruby: &Ruby, context: VALUE, block: RString) -> Result<RArr
     let context = of(context)?;
     context.check_frozen()?;
     Context::decompress(ruby, context, block)
+}
+
+/// What became of the last [`block`]: where there was no memory to send it, the peer has not got it.
+pub(crate) fn block_sent(ruby: &Ruby, context: VALUE, sent: Result<(), Error>) -> Result<(), Error> {
+    let context = of(context)?;
+    restart_unless_sent(ruby, &context.table, sent)
+}
+
+/// The same for a table.
+pub(crate) fn restart_unless_sent(
+    ruby: &Ruby,
+    table: &Exclusive<Table>,
+    sent: Result<(), Error>,
+) -> Result<(), Error> {
+    sent.inspect_err(|error| {
+        if error.is_kind_of(ruby.exception_no_mem_error()) {
+            table.with(Table::restart);
+        }
+    })
 }
 
 /// Whether a class is that of errors of blocks.

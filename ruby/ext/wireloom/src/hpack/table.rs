@@ -108,10 +108,22 @@ pub(crate) struct Table {
     buckets: Vec<Bucket>,
     /// Room to decode strings in, and to encode blocks in.
     pub(super) scratch: Vec<u8>,
+    /// The peer's table has fields of a block that was not decoded to its end.
+    is_out_of_step: bool,
 }
 
 plain!(Bucket, Links);
-traced!(Table { entries, inserted, size, limit, max_limit, lowest_max_limit, buckets, scratch });
+traced!(Table {
+    entries,
+    inserted,
+    size,
+    limit,
+    max_limit,
+    lowest_max_limit,
+    buckets,
+    scratch,
+    is_out_of_step
+});
 
 /// Where a field was found: indices from 1, as on the wire.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -131,15 +143,34 @@ impl Table {
             lowest_max_limit: limit,
             buckets: Vec::new(),
             scratch: Vec::new(),
+            is_out_of_step: false,
         }
     }
 
     /// Keeps a buffer for the next block, unless it is large.
     #[inline]
     pub(super) fn keep_scratch(&mut self, scratch: Vec<u8>) {
-        if scratch.capacity() <= SCRATCH_KEPT {
-            self.scratch = scratch;
+        self.scratch = scratch;
+        self.trim_scratch();
+    }
+
+    #[inline]
+    pub(super) fn trim_scratch(&mut self) {
+        if self.scratch.capacity() > SCRATCH_KEPT {
+            self.scratch = Vec::new();
         }
+    }
+
+    /// A block of the peer's is at hand; until it is decoded the table is out of step. Returns whether it was before.
+    #[inline]
+    pub(crate) const fn begin_block(&mut self) -> bool {
+        std::mem::replace(&mut self.is_out_of_step, true)
+    }
+
+    /// The block was decoded, or is still to be: the table is in step, unless it was not before.
+    #[inline]
+    pub(crate) const fn end_block(&mut self, is_out_of_step: bool) {
+        self.is_out_of_step = is_out_of_step;
     }
 
     /// Bytes held beside the Strings.

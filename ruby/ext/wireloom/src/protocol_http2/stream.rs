@@ -236,6 +236,20 @@ fn write_headers(ruby: &Ruby, sides: &Sides, headers: RArray, flags: i64) -> Res
         return Ok(false);
     }
     let frame = hpack::block(ruby, context, headers, HEADER_LEN)?;
+    let written = write_block(ruby, connection, io, frame, (id, flags, len_max));
+    hpack::block_sent(ruby, context, written)?;
+    Ok(true)
+}
+
+/// Writes HEADERS whose block is in `frame`, behind the room of a header.
+fn write_block(
+    ruby: &Ruby,
+    connection: VALUE,
+    io: Io,
+    frame: RString,
+    (id, flags, len_max): (i64, i64, i64),
+) -> Result<(), Error> {
+    let names = names();
     let len = frame.len() - HEADER_LEN;
     if len as i64 > len_max {
         let block = strings::protected(ruby, |ruby| {
@@ -245,15 +259,13 @@ fn write_headers(ruby: &Ruby, sides: &Sides, headers: RArray, flags: i64) -> Res
         })?;
         strings::keep(frame);
         let arguments = [connection, integer(id), integer(flags), block.as_raw()];
-        call(names.module.get().as_raw(), ids.write_block, &arguments)?;
-        return Ok(true);
+        return call(names.module.get().as_raw(), names.ids.write_block, &arguments).map(drop);
     }
     let head = frames::headers_head(len, flags & !PADDED | END_HEADERS, id as u32);
     // SAFETY: a String that was made just now, and that nobody else has.
     let place = unsafe { strings::contents(frame) };
     place[..HEADER_LEN].copy_from_slice(&head);
-    io.write_whole(ruby, frame)?;
-    Ok(true)
+    io.write_whole(ruby, frame)
 }
 
 /// `send_data(data, flags = 0, maximum_size: nil)`

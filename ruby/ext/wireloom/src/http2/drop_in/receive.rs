@@ -25,6 +25,7 @@ use super::stream::{self, State, Stream, WINDOW_MAX};
 use super::{names, pseudo, send, settings};
 use crate::held::Owner;
 use crate::hpack::decode::{Rules, decode};
+use crate::hpack::table::Table;
 use crate::memory::{no_memory, try_extend};
 use crate::{scratch, strings};
 
@@ -43,6 +44,8 @@ pub(crate) struct Input {
     bytes: Vec<u8>,
     /// `0 <= at <= bytes.len()`
     at: usize,
+    /// There was no memory for bytes of the peer's: those behind them are no frames.
+    is_lost: bool,
 }
 
 impl Input {
@@ -58,7 +61,7 @@ impl Input {
         if self.bytes.capacity() == 0 && more.len() > KEPT_LEN {
             self.bytes = scratch::take();
         }
-        try_extend(&mut self.bytes, more)?;
+        try_extend(&mut self.bytes, more).inspect_err(|_| self.is_lost = true)?;
         Ok(self.heap_size())
     }
 
@@ -104,6 +107,10 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Connection>, data: Option<RString>)
     // The preface is no frame, and the connection is over.
     if this.preface_missing.get() {
         return Ok(());
+    }
+    if this.input.with(|input| input.is_lost) {
+        let message = "there was no memory for the input before";
+        return connection_error(ruby, this, sym().internal_error, Some(&message), None);
     }
     // SAFETY: copied before any Ruby code runs.
     let bytes = unsafe { bytes(data) };
@@ -189,11 +196,16 @@ fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> 
     let mut block = Vec::new();
     if watched {
         let seen = frame.payload_string().filter(|_| has_block);
-        // Listeners may change the String. The copy is made behind them: one may never return, in a Fiber that is abandoned.
+        // A listener may raise, or never return, in a Fiber that is abandoned: then the block is lost.
+        let was_out_of_step = has_block.then(|| this.decompressor.with(Table::begin_block));
+        // Listeners may change the String. The copy is made behind them.
         let seen =
             seen.map(|seen| strings::protected(ruby, |ruby| strings::frozen(ruby, seen))).transpose()?;
         let hash = frame.to_hash(ruby)?;
         emit(this, sym().frame_received, &[hash.as_raw()])?;
+        if let Some(was_out_of_step) = was_out_of_step {
+            this.decompressor.with(|table| table.end_block(was_out_of_step));
+        }
         if let Some(seen) = seen {
             block = take_room(&this.room_in);
             // SAFETY: a frozen String, which is kept.

@@ -22,7 +22,7 @@ use crate::guard::exception;
 use crate::held::Owner;
 use crate::hpack::encode as hpack;
 use crate::hpack::error::HeaderError;
-use crate::hpack::table::Table;
+use crate::hpack::restart_unless_sent;
 use crate::memory::{no_memory, try_extend};
 use crate::strings;
 
@@ -124,13 +124,7 @@ fn send_data_now(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Resul
 /// HEADERS and PUSH_PROMISE, with CONTINUATION when the block is long.
 fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
     let sent = send_block(ruby, this, frame);
-    if let Err(error) = &sent
-        && error.is_kind_of(ruby.exception_no_mem_error())
-    {
-        // The peer may not have got the block.
-        this.compressor.with(Table::restart);
-    }
-    sent
+    restart_unless_sent(ruby, &this.compressor, sent)
 }
 
 fn send_block(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
@@ -139,13 +133,15 @@ fn send_block(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
         None => hpack::pairs(ruby, frame.payload()).and_then(|list| hpack::strings(ruby, list)).map(Some),
     };
     // No listener runs until the buffer is given back: one may never return, in a Fiber that is abandoned.
-    let mut room = take_room(&this.room_out);
+    let (mut room, mut lowered) = (take_room(&this.room_out), Vec::new());
     room.resize(HEADER_LEN, 0);
     let encoded = list.and_then(|list| match (list, frame.payload_string()) {
         (Some(list), _) => {
             let (owner, policy) = (Owner::of(this), this.policy.get());
             this.compressor
-                .allocating(ruby, |ruby, table| hpack::encode(ruby, owner, table, policy, list, &mut room))?
+                .allocating(ruby, |ruby, table| {
+                    hpack::encode(ruby, owner, table, policy, list, &mut room, &mut lowered)
+                })?
                 .map_err(|error| header_error(ruby, error))
         }
         (None, block) => {
