@@ -739,6 +739,33 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
+  # A thread that waits handles what was raised in it before it changes anything: with that pending it would keep the GVL.
+  def test_an_exception_for_a_thread_that_waits_for_another_one
+    assert_equal "[]\n", run_script(WEB_SOCKETS + <<~'RUBY')
+      client, server = web_sockets(deflate: true, max_queued_length: 1 << 30, max_message_length: 1 << 30)
+      large = Random.new(1).bytes(8 << 20)
+      outcomes = Array.new(5) do |at|
+        worker = Thread.new { client.binary(large) }
+        Thread.pass until worker.stop?
+        waiter = Thread.new do
+          client.ping(at.to_s)
+          :sent
+        rescue RuntimeError
+          :raised
+        end
+        Thread.pass until waiter.stop?
+        waiter.raise("now")
+        worker.join
+        waiter.value
+      rescue RuntimeError
+        # It came before the `begin`, or behind the last line.
+        :unknown
+      end
+      pings = server.receive(client.take_output).grep(Wireloom::WebSocket::Ping).map { |ping| ping.data.to_i }
+      p outcomes.each_with_index.select { |outcome, at| outcome == :raised && pings.include?(at) }
+    RUBY
+  end
+
   # Those that wait at a fork are not in the child, where nobody's turn is waited for: that would be 20 waits for each call.
   def test_a_fork_while_other_threads_wait_for_their_turn
     skip "no fork" unless Process.respond_to?(:fork) && File.exist?("/proc/thread-self/status")

@@ -64,19 +64,21 @@ impl Deflate {
 /// compressed.
 ///
 /// # Errors
-/// There is no memory. The next message refers to none before it, so that the peer can miss this one.
+/// There is no memory. The next message refers to none before it, so that the peer can miss this one. Or the exception that another
+/// thread raised in this one before anything was done.
 pub(crate) fn deflate(
     ruby: &Ruby,
     place: &Detachable<Option<Box<Deflate>>>,
     message: RString,
     make: impl FnOnce(&Ruby, bool, &[u8]) -> RString,
 ) -> Result<RString, Error> {
+    let state = place.ready(ruby)?;
     let mut out = scratch::take();
-    let made = compress(ruby, place, message, &mut out)
+    let made = compress(ruby, state, message, &mut out)
         .and_then(|compressed| strings::protected(ruby, |ruby| make(ruby, compressed, &out)));
     scratch::give(out);
     if made.is_err() {
-        place.ready().with(|state| {
+        place.ready_again().with(|state| {
             if let Some(deflate) = state {
                 deflate.compressor = deflate.direction.compressor();
             }
@@ -89,11 +91,10 @@ pub(crate) fn deflate(
 /// compressed.
 fn compress(
     ruby: &Ruby,
-    place: &Detachable<Option<Box<Deflate>>>,
+    state: Ready<'_, Option<Box<Deflate>>>,
     message: RString,
     out: &mut Vec<u8>,
 ) -> Result<bool, Error> {
-    let state = place.ready();
     let detached = message.len() >= DETACHED_DEFLATE_LEN;
     let message = stable(ruby, message, detached)?;
     // SAFETY: no Ruby code runs while the slice is in use; without the GVL the String is frozen.
@@ -177,8 +178,9 @@ impl Deflater {
         prepare(ruby, message)?;
         let made =
             deflate(ruby, &this.compressor, message, |ruby, _, payload| strings::binary(ruby, payload));
-        let len = this.compressor.ready().with(|state| compressor_len(state));
-        this.memory.set(len);
+        if let Some(len) = this.compressor.try_with(|state| compressor_len(state)) {
+            this.memory.set(len);
+        }
         made
     }
 }
@@ -212,10 +214,11 @@ impl Inflater {
         len_max: Option<usize>,
     ) -> Result<Option<RString>, Error> {
         prepare(ruby, payload)?;
+        let state = this.decompressor.ready(ruby)?;
         let mut out = scratch::take();
         let inflated = inflate(
             ruby,
-            this.decompressor.ready(),
+            state,
             |decompressor| decompressor,
             payload,
             len_max.unwrap_or(usize::MAX),
@@ -228,8 +231,9 @@ impl Inflater {
             Err(_) => Ok(None),
         });
         scratch::give(out);
-        let len = this.decompressor.ready().with(|state| decompressor_len(state));
-        this.memory.set(len);
+        if let Some(len) = this.decompressor.try_with(|state| decompressor_len(state)) {
+            this.memory.set(len);
+        }
         made
     }
 }

@@ -5,7 +5,8 @@
 //! outside of the `protect` that catches it, so that it ends.
 //!
 //! A thread [works without the GVL](Ready::detached) on a [`Detachable`], and ends its borrow before it takes the GVL again. So another
-//! thread can wait for it in any way, and waits in one that raises nothing: no exception skips a destructor of the waiting call.
+//! thread can wait for it in any way. It does so at the beginning of a method, where it handles interrupts: while one is pending, Ruby
+//! keeps the GVL, and the threads wait that do not need the state. An exception comes back as an error, which skips no destructor.
 
 use std::cell::{RefCell, RefMut};
 use std::ffi::c_void;
@@ -118,11 +119,24 @@ impl<T> Detachable<T> {
         }
     }
 
-    /// Waits for the thread that works without the GVL. Other threads of Ruby run meanwhile.
+    /// Waits for the thread that works without the GVL. Other threads of Ruby run meanwhile. Methods call it before they change anything.
+    ///
+    /// # Errors
+    /// The exception that another thread raised in this one while it waited.
     #[inline]
-    pub(crate) fn ready(&self) -> Ready<'_, T> {
+    pub(crate) fn ready(&self, ruby: &Ruby) -> Result<Ready<'_, T>, Error> {
         if self.is_detached() {
-            self.wait();
+            self.wait_interruptible(ruby)?;
+        }
+        Ok(Ready(self))
+    }
+
+    /// The same in the middle of a method, where an exception would lose what it has done: an interrupt is handled after it. Hardly ever is
+    /// there anything to wait for, since no other thread has run meanwhile, or only while this one worked without the GVL.
+    #[inline]
+    pub(crate) fn ready_again(&self) -> Ready<'_, T> {
+        while self.is_detached() {
+            self.wait(true);
         }
         Ready(self)
     }
@@ -137,21 +151,33 @@ impl<T> Detachable<T> {
         self.detached.load(Ordering::Acquire)
     }
 
-    /// With an interrupt pending this thread keeps the GVL while it waits; it handles the interrupt after the call.
+    /// Waits, and handles the interrupts before it and after it.
     #[cold]
-    fn wait(&self) {
-        let Self { detached, forks, waiting, .. } = self;
-        let _waiting = Waiting::new(waiting);
-        while detached.load(Ordering::Acquire) {
-            if forks.load(Ordering::Relaxed) != keys::forks() {
-                resume_unwind(Box::new(LostInFork));
+    fn wait_interruptible(&self, ruby: &Ruby) -> Result<(), Error> {
+        loop {
+            // Other threads may run meanwhile.
+            check_interrupts(ruby)?;
+            if !self.is_detached() {
+                return Ok(());
             }
-            without_gvl(|_| {
-                while detached.load(Ordering::Acquire) && forks.load(Ordering::Relaxed) == keys::forks() {
-                    std::thread::sleep(BUSY_WAIT);
-                }
-            });
+            self.wait(false);
         }
+    }
+
+    /// Waits without the GVL, or where Ruby keeps it not at all, unless `with_gvl`.
+    #[cold]
+    fn wait(&self, with_gvl: bool) {
+        let Self { detached, forks, waiting, .. } = self;
+        let is_here = || forks.load(Ordering::Relaxed) == keys::forks();
+        if !is_here() {
+            resume_unwind(Box::new(LostInFork));
+        }
+        let _waiting = Waiting::new(waiting);
+        without_gvl(|gvl| {
+            while (with_gvl || gvl == Gvl::Released) && detached.load(Ordering::Acquire) && is_here() {
+                std::thread::sleep(BUSY_WAIT);
+            }
+        });
     }
 }
 

@@ -161,7 +161,7 @@ impl Connection {
             deflate,
             ..Inner::default()
         };
-        this.inner.ready().with(|place| *place = inner);
+        this.inner.ready_again().with(|place| *place = inner);
         Ok(())
     }
 
@@ -171,7 +171,7 @@ impl Connection {
         let handshake = ServerHandshake::new(HandshakeLimits::default());
         let state = State::AwaitingRequest(Box::new(handshake));
         let inner = Inner { state, config, deflate, ..Inner::default() };
-        this.inner.ready().with(|place| *place = inner);
+        this.inner.ready_again().with(|place| *place = inner);
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl Connection {
         let [verb, target] = [verb, target].map(options::bytes);
         // What is not UTF-8 is no target either way.
         let [verb, target] = [&verb, &target].map(|part| String::from_utf8_lossy(part));
-        let event = this.inner.ready().with(|inner| {
+        let event = this.inner.ready_again().with(|inner| {
             let fields = headers.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
             match Request::from_parts(&verb, &target, Version::Http11, fields) {
                 Ok(request) => inner.decide(request),
@@ -202,7 +202,7 @@ impl Connection {
     /// `receive(chunk)`: the events that it brings.
     fn receive(ruby: &Ruby, this: Obj<Self>, chunk: RString) -> Result<RArray, Error> {
         let chunk_len = chunk.len();
-        let detached = this.inner.ready().with(|inner| {
+        let detached = this.inner.ready(ruby)?.with(|inner| {
             let len = inner.waiting.len() + chunk_len;
             len >= DETACHED_UNMASK_LEN || len >= DETACHED_DEFLATE_LEN && inner.is_inflating()
         });
@@ -210,7 +210,7 @@ impl Connection {
             check_interrupts(ruby)?;
         }
         // Before the bytes are borrowed: it may wait for another thread.
-        let inner = this.inner.ready();
+        let inner = this.inner.ready(ruby)?;
         // SAFETY: no code of Ruby runs while the slice is borrowed.
         let chunk = unsafe { chunk.as_slice() };
         let mut input = inner.with(|inner| inner.input(chunk)).map_err(|_| no_memory(ruby))?;
@@ -229,7 +229,7 @@ impl Connection {
         let events = events.map_err(|failure| failure.raised(ruby))?;
         let list = Event::list(ruby, &events);
         if list.is_err() {
-            self.inner.ready().with(|inner| inner.undelivered = events);
+            self.inner.ready_again().with(|inner| inner.undelivered = events);
         }
         list
     }
@@ -243,7 +243,7 @@ impl Connection {
     ) -> Result<RArray, Error> {
         let headers = texts(ruby, headers)?;
         let subprotocol = subprotocol.map(|name| text(ruby, name)).transpose()?;
-        let done = this.inner.ready().with(|inner| inner.accept(subprotocol.as_deref(), &headers));
+        let done = this.inner.ready_again().with(|inner| inner.accept(subprotocol.as_deref(), &headers));
         this.deliver(ruby, done)
     }
 
@@ -262,35 +262,35 @@ impl Connection {
             false => text(ruby, body).map(String::into_bytes),
         });
         let body = body.transpose()?;
-        let done = this.inner.ready().with(|inner| inner.reject(status, &headers, body));
+        let done = this.inner.ready_again().with(|inner| inner.reject(status, &headers, body));
         done.map_err(|failure| failure.raised(ruby))
     }
 
     fn take_output(ruby: &Ruby, this: Obj<Self>) -> Result<RString, Error> {
-        let mut out = this.inner.ready().with(|inner| std::mem::take(&mut inner.out));
+        let mut out = this.inner.ready(ruby)?.with(|inner| std::mem::take(&mut inner.out));
         if out.is_empty() {
             out = scratch::take();
         }
-        let taken = this.inner.ready().with(|inner| inner.take_output(&mut out));
+        let taken = this.inner.ready_again().with(|inner| inner.take_output(&mut out));
         let output = strings::of_output(ruby, taken, &out);
         match output {
             Ok(_) => scratch::give(out),
-            Err(_) => this.inner.ready().with(|inner| inner.out = out),
+            Err(_) => this.inner.ready_again().with(|inner| inner.out = out),
         }
         this.account();
         output
     }
 
     /// Whether bytes wait for the next call of `receive`.
-    fn has_input(&self) -> bool {
-        self.inner.ready().with(|inner| !inner.waiting.is_empty())
+    fn has_input(ruby: &Ruby, this: &Self) -> Result<bool, Error> {
+        Ok(this.inner.ready(ruby)?.with(|inner| !inner.waiting.is_empty()))
     }
 
-    fn has_output(&self) -> bool {
-        self.inner.ready().with(|inner| {
+    fn has_output(ruby: &Ruby, this: &Self) -> Result<bool, Error> {
+        Ok(this.inner.ready(ruby)?.with(|inner| {
             !inner.out.is_empty()
                 || matches!(&inner.state, State::Open(connection) if connection.wants_write())
-        })
+        }))
     }
 
     /// Runs a command of an open connection, without the GVL when it has to compress `len` bytes that are many.
@@ -307,12 +307,12 @@ impl Connection {
                 _ => Err(Failure::misuse("the connection is not open")),
             }
         };
-        let done = if len >= DETACHED_DEFLATE_LEN && self.inner.ready().with(|inner| inner.compressed) {
+        let detached = len >= DETACHED_DEFLATE_LEN && self.inner.ready(ruby)?.with(|inner| inner.compressed);
+        if detached {
             check_interrupts(ruby)?;
-            self.inner.ready().detached(command)
-        } else {
-            self.inner.ready().with(command)
-        };
+        }
+        let inner = self.inner.ready(ruby)?;
+        let done = if detached { inner.detached(command) } else { inner.with(command) };
         self.account();
         done.map_err(|failure| failure.raised(ruby))
     }
@@ -350,7 +350,7 @@ impl Connection {
     /// `send_close(code, reason)`; before the handshake is complete the connection is given up.
     fn close(ruby: &Ruby, this: Obj<Self>, code: Option<u16>, reason: RString) -> Result<(), Error> {
         let reason = text(ruby, reason)?;
-        let is_open = this.inner.ready().with(|inner| {
+        let is_open = this.inner.ready(ruby)?.with(|inner| {
             let is_open = matches!(inner.state, State::Open(_));
             if !is_open {
                 inner.state = State::Closed;
@@ -363,30 +363,32 @@ impl Connection {
         this.command(ruby, 0, |connection| connection.close(now(), code.map(CloseCode::new), &reason))
     }
 
-    fn eof(&self) {
-        self.inner.ready().with(Inner::eof);
+    fn eof(ruby: &Ruby, this: &Self) -> Result<(), Error> {
+        this.inner.ready(ruby)?.with(Inner::eof);
+        Ok(())
     }
 
     /// Seconds until `tick` has something to do, or nil.
-    fn timeout(&self) -> Option<f64> {
-        self.inner.ready().with(|inner| match &inner.state {
+    fn timeout(ruby: &Ruby, this: &Self) -> Result<Option<f64>, Error> {
+        Ok(this.inner.ready(ruby)?.with(|inner| match &inner.state {
             State::Open(connection) => {
                 connection.poll_timeout().map(|at| at.saturating_sub(now()).as_secs_f64())
             }
             _ => None,
-        })
+        }))
     }
 
-    fn tick(&self) {
-        self.inner.ready().with(|inner| {
+    fn tick(ruby: &Ruby, this: &Self) -> Result<(), Error> {
+        this.inner.ready(ruby)?.with(|inner| {
             if let State::Open(connection) = &mut inner.state {
                 connection.handle_timeout(now());
             }
         });
+        Ok(())
     }
 
-    fn state(&self) -> &'static str {
-        self.inner.ready().with(|inner| match &inner.state {
+    fn state(ruby: &Ruby, this: &Self) -> Result<&'static str, Error> {
+        Ok(this.inner.ready(ruby)?.with(|inner| match &inner.state {
             State::New | State::Requesting(_) | State::AwaitingRequest(_) | State::Deciding(..) => {
                 "connecting"
             }
@@ -394,12 +396,12 @@ impl Connection {
             State::Open(connection) if connection.transport() == Transport::Close => "closed",
             State::Open(_) => "closing",
             State::Closed => "closed",
-        })
+        }))
     }
 
     /// The action for the transport once all output is written: `open`, `shut_down_write` or `close`.
-    fn transport(&self) -> &'static str {
-        self.inner.ready().with(|inner| match &inner.state {
+    fn transport(ruby: &Ruby, this: &Self) -> Result<&'static str, Error> {
+        Ok(this.inner.ready(ruby)?.with(|inner| match &inner.state {
             State::Open(connection) => match connection.transport() {
                 Transport::Open => "open",
                 Transport::ShutdownWrite => "shut_down_write",
@@ -407,40 +409,45 @@ impl Connection {
             },
             State::Closed => "close",
             _ => "open",
-        })
+        }))
     }
 
-    fn is_congested(&self) -> bool {
-        self.inner
-            .ready()
-            .with(|inner| matches!(&inner.state, State::Open(connection) if connection.is_congested()))
+    fn is_congested(ruby: &Ruby, this: &Self) -> Result<bool, Error> {
+        Ok(this
+            .inner
+            .ready(ruby)?
+            .with(|inner| matches!(&inner.state, State::Open(connection) if connection.is_congested())))
     }
 
-    fn is_clean(&self) -> bool {
-        self.inner
-            .ready()
-            .with(|inner| matches!(&inner.state, State::Open(connection) if connection.was_clean()))
+    fn is_clean(ruby: &Ruby, this: &Self) -> Result<bool, Error> {
+        Ok(this
+            .inner
+            .ready(ruby)?
+            .with(|inner| matches!(&inner.state, State::Open(connection) if connection.was_clean())))
     }
 
-    fn is_compressed(&self) -> bool {
-        self.inner.ready().with(|inner| inner.compressed)
+    fn is_compressed(ruby: &Ruby, this: &Self) -> Result<bool, Error> {
+        Ok(this.inner.ready(ruby)?.with(|inner| inner.compressed))
     }
 
-    fn subprotocol(ruby: &Ruby, this: Obj<Self>) -> Option<RString> {
-        this.inner.ready().with(|inner| inner.subprotocol.clone()).map(|name| strings::text(ruby, &name))
+    fn subprotocol(ruby: &Ruby, this: Obj<Self>) -> Result<Option<RString>, Error> {
+        let name = this.inner.ready(ruby)?.with(|inner| inner.subprotocol.clone());
+        name.map(|name| strings::protected(ruby, |ruby| strings::text(ruby, &name))).transpose()
     }
 
     /// The code that the connection ended with (RFC 6455 §7.1.5), or nil while it has not.
-    fn close_code(&self) -> Option<u16> {
-        self.inner.ready().with(|inner| match &inner.state {
+    fn close_code(ruby: &Ruby, this: &Self) -> Result<Option<u16>, Error> {
+        Ok(this.inner.ready(ruby)?.with(|inner| match &inner.state {
             State::Open(connection) => connection.end().map(|end| end.code().value()),
             _ => None,
-        })
+        }))
     }
 
-    /// Tells the collector how much memory the connection uses.
+    /// Tells the collector how much memory the connection uses, unless a thread works on it.
     fn account(&self) {
-        self.memory.set(self.inner.ready().with(|inner| inner.heap_size()));
+        if let Some(len) = self.inner.try_with(|inner| inner.heap_size()) {
+            self.memory.set(len);
+        }
     }
 }
 

@@ -133,38 +133,51 @@ impl Codec {
     }
 
     /// `codec.extend(rsv_allowed)`: messages go through extensions from now on.
-    fn extend(&self, rsv_allowed: u8) {
-        self.frames.ready().with(|frames| {
+    fn extend(ruby: &Ruby, this: &Self, rsv_allowed: u8) -> Result<(), Error> {
+        this.frames.ready(ruby)?.with(|frames| {
             frames.rules.rsv_allowed = rsv_allowed;
             frames.rules.raw = true;
         });
+        Ok(())
     }
 
     /// `codec.deflate(own_window_bits, own_context_takeover, peer_window_bits, peer_context_takeover)`: the core compresses and
     /// inflates messages from now on.
-    fn deflate(&self, own_bits: u8, own_takeover: bool, peer_bits: u8, peer_takeover: bool) {
+    fn deflate(
+        ruby: &Ruby,
+        this: &Self,
+        own_bits: u8,
+        own_takeover: bool,
+        peer_bits: u8,
+        peer_takeover: bool,
+    ) -> Result<(), Error> {
         let own = Direction { window_bits: own_bits, context_takeover: own_takeover };
         let peer = Direction { window_bits: peer_bits, context_takeover: peer_takeover };
-        self.compressor.ready().with(|compressor| *compressor = Some(Deflate::new(own)));
-        self.frames.ready().with(|frames| frames.decompressor = Some(Box::new(peer.decompressor())));
+        this.compressor.ready(ruby)?.with(|compressor| *compressor = Some(Deflate::new(own)));
+        this.frames.ready_again().with(|frames| frames.decompressor = Some(Box::new(peer.decompressor())));
+        Ok(())
     }
 
-    /// Whether the core inflates.
-    fn is_inflating(&self) -> bool {
-        self.frames.ready().with(|frames| frames.decompressor.is_some())
-    }
-
-    /// Reports what permessage-deflate holds.
+    /// Reports what permessage-deflate holds, unless a thread works on it.
     fn account(&self) {
-        let sending = self.compressor.ready().with(|compressor| deflate::compressor_len(compressor));
-        let receiving = self.frames.ready().with(|frames| deflate::decompressor_len(&frames.decompressor));
-        self.memory.set(sending + receiving);
+        let sending = self.compressor.try_with(|compressor| deflate::compressor_len(compressor));
+        let receiving = self.frames.try_with(|frames| deflate::decompressor_len(&frames.decompressor));
+        if let (Some(sending), Some(receiving)) = (sending, receiving) {
+            self.memory.set(sending + receiving);
+        }
     }
 
     /// `codec.stop`: forgets everything and takes no further input.
-    fn stop(&self) {
-        self.frames.ready().with(Frames::stop);
-        self.compressor.ready().with(|compressor| *compressor = None);
+    fn stop(ruby: &Ruby, this: &Self) -> Result<(), Error> {
+        this.frames.ready(ruby)?;
+        this.end();
+        Ok(())
+    }
+
+    /// The same in the middle of a method.
+    fn end(&self) {
+        self.frames.ready_again().with(Frames::stop);
+        self.compressor.ready_again().with(|compressor| *compressor = None);
         self.assembly.with(|assembly| *assembly = None);
         self.chunk.set((Held::NIL, 0));
     }
@@ -173,17 +186,18 @@ impl Codec {
     /// methods for all else.
     fn parse(ruby: &Ruby, this: Obj<Self>, chunk: Option<RString>, driver: Value) -> Result<(), Error> {
         let len = chunk.map_or(0, RString::len);
-        if len >= DETACHED_UNMASK_LEN || this.is_inflating() && len >= DETACHED_DEFLATE_LEN {
+        let is_inflating = this.frames.ready(ruby)?.with(|frames| frames.decompressor.is_some());
+        if len >= DETACHED_UNMASK_LEN || is_inflating && len >= DETACHED_DEFLATE_LEN {
             check_interrupts(ruby)?;
         }
         // Waits for a thread that works on a message without the GVL.
-        this.frames.ready();
+        this.frames.ready(ruby)?;
         // The rest of a call that this one was made from within comes first.
         this.keep_chunk(ruby)?;
         if let Some(chunk) = chunk {
             this.chunk.set((Held::new(Owner::of(this), chunk.as_raw()), 0));
         }
-        if this.frames.ready().with(|frames| frames.has_kept()) {
+        if this.frames.ready_again().with(|frames| frames.has_kept()) {
             this.keep_chunk(ruby)?;
         }
         let result = Self::handle(ruby, this, driver);
@@ -195,7 +209,7 @@ impl Codec {
     /// `codec.keep(input)`: for the next call of `parse`.
     fn keep(ruby: &Ruby, this: &Self, input: RString) -> Result<(), Error> {
         // Before the bytes are borrowed: it may wait for another thread.
-        this.frames.ready();
+        this.frames.ready(ruby)?;
         // SAFETY: no code of Ruby runs while the slice is borrowed.
         let kept = this.keep_bytes(ruby, unsafe { input.as_slice() });
         strings::keep(input);
@@ -204,8 +218,8 @@ impl Codec {
 
     /// Without memory for them the input behind them would be wrong.
     fn keep_bytes(&self, ruby: &Ruby, bytes: &[u8]) -> Result<(), Error> {
-        self.frames.ready().with(|frames| frames.keep(bytes)).map_err(|_| {
-            self.stop();
+        self.frames.ready_again().with(|frames| frames.keep(bytes)).map_err(|_| {
+            self.end();
             no_memory(ruby)
         })
     }
@@ -213,7 +227,7 @@ impl Codec {
     /// Copies what is left of the chunk that is being parsed: the chunk is the application's.
     fn keep_chunk(&self, ruby: &Ruby) -> Result<(), Error> {
         // Before the bytes are borrowed: it may wait for another thread.
-        self.frames.ready();
+        self.frames.ready_again();
         let (chunk, at) = self.chunk.replace((Held::NIL, 0));
         let Some(chunk) = RString::from_value(chunk.value()) else { return Ok(()) };
         // SAFETY: no code of Ruby runs while the slice is borrowed.
@@ -226,14 +240,14 @@ impl Codec {
         let step = Self::step(ruby, this, block);
         if step.is_err() {
             // There was no memory for a message: the ones behind it would be wrong.
-            this.stop();
+            this.end();
         }
         step
     }
 
     /// The next step, which may deliver a message that is whole to `block`, where there is one.
     fn step(ruby: &Ruby, this: Obj<Self>, block: Option<Block>) -> Stepped {
-        let frames = this.frames.ready();
+        let frames = this.frames.ready_again();
         let (chunk, at) = this.chunk.get();
         let Some(chunk) = RString::from_value(chunk.value()) else {
             let Some((kept, at, found)) = frames.with(Frames::next_kept) else { return Ok(Step::Done) };
@@ -322,7 +336,7 @@ impl Codec {
             Delivered::Raised(error) => Ok(Step::Raised(Box::new(error))),
             Delivered::NoMemory(error) => Err(Box::new(error)),
             Delivered::NoData => {
-                this.frames.ready().with(Frames::refuse_message);
+                this.frames.ready_again().with(Frames::refuse_message);
                 Ok(Step::not_utf8())
             }
         }
@@ -361,7 +375,7 @@ impl Codec {
             unsafe { strings::extend(data, bytes.len()) };
         }
         if !valid {
-            this.frames.ready().with(Frames::refuse_message);
+            this.frames.ready_again().with(Frames::refuse_message);
             return Ok(Step::not_utf8());
         }
         if !part.last {
@@ -370,7 +384,7 @@ impl Codec {
             return Ok(Step::Part);
         }
         if raw {
-            if this.is_inflating() {
+            if this.frames.ready_again().with(|frames| frames.decompressor.is_some()) {
                 return Self::inflate(ruby, this, data, part.opcode, part.rsv);
             }
             return Ok(Step::Raw(data, part.opcode, part.rsv));
@@ -389,7 +403,7 @@ impl Codec {
             let valid = !is_text || Self::declare_text(data, unsafe { strings::contents(data) });
             return Ok(if valid { Step::Message(data, is_text) } else { Step::not_utf8() });
         }
-        let frames = this.frames.ready();
+        let frames = this.frames.ready_again();
         let len_max = frames.with(|frames| frames.rules.message_len_max);
         let len_max = usize::try_from(len_max).unwrap_or(usize::MAX);
         let mut message = scratch::take();
@@ -454,6 +468,8 @@ impl Codec {
     fn handle(ruby: &Ruby, this: Obj<Self>, driver: Value) -> Result<(), Error> {
         let mut listeners = None;
         loop {
+            // Other threads run meanwhile, where there is something to wait for.
+            this.frames.ready(ruby)?;
             // A listener of the message before may have overridden `emit`.
             let stale = |found: Option<Listeners>| {
                 found.is_some_and(|listeners| !this.delivery.is_current(driver, listeners))
