@@ -1205,6 +1205,11 @@ class SoundnessTest < Wireloom::TestCase
     assert_equal 1, sources["guard.rs"].scan("new_instance(").size
   end
 
+  # `Display` of a Value calls `to_s` in the middle of a message, and `inspect` of magnus ends no thread.
+  def test_objects_are_described_before_a_message_is_begun
+    assert_nowhere(/\.inspect\(\)|format(_args)?!\(.*\bvalue\(/)
+  end
+
   # What raises for an interrupt is called under `protect`, where nothing is skipped.
   def test_interrupts_are_caught
     blocking = /rb_thread_(wait_for|check_ints|schedule|sleep|call_without_gvl\b|fd_)|rb_nogvl/

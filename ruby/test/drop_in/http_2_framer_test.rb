@@ -138,6 +138,26 @@ class HTTP2FramerTest < HTTP2TestCase
     end
   end
 
+  # What a method of the program raises while a message is made goes on, and so does what it throws.
+  def test_objects_in_messages_that_raise
+    bad = lambda do |object|
+      [{ type: object }, { type: :data, flags: [object], payload: "x" }, { type: :rst_stream, error: object },
+       *([{ type: :settings, stream: 0, payload: { object => 1 } }] unless OLD)].map { |frame| { flags: flags, stream: 1 }.merge(frame) }
+    end
+    describing = lambda do |&work|
+      Class.new do
+        define_method(:to_s, &work)
+        define_method(:inspect, &work)
+      end.new
+    end
+    bad.call(describing.call { raise IndexError, "of the program" }).each do |frame|
+      assert_equal "of the program", assert_raises(IndexError) { framer.generate(frame) }.message
+    end
+    bad.call(describing.call { throw :away, :thrown }).each do |frame|
+      assert_equal(:thrown, catch(:away) { framer.generate(frame) })
+    end
+  end
+
   def test_frames_that_cannot_be_read
     skip "has no error for sizes" if OLD
     {

@@ -501,11 +501,12 @@ impl Fields {
 /// `:cancel`, or a number.
 fn error_code(ruby: &Ruby, given: Value) -> Result<ErrorCode, Error> {
     let Some(symbol) = Symbol::from_value(given) else { return u32::try_convert(given).map(ErrorCode::from) };
-    let name = symbol.name()?.to_ascii_uppercase();
+    let given = symbol.name()?;
+    let name = given.to_ascii_uppercase();
     (0..=13)
         .map(ErrorCode::from)
         .find(|code| code.name() == Some(&name))
-        .ok_or_else(|| Error::new(ruby.exception_arg_error(), format!("no such error code: {symbol}")))
+        .ok_or_else(|| Error::new(ruby.exception_arg_error(), format!("no such error code: {given}")))
 }
 
 /// The core's configuration from keyword arguments.

@@ -2,10 +2,11 @@
 
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::value::ReprValue;
-use magnus::{Error, RArray, RHash, RString, Ruby, TryConvert, Value};
+use magnus::{Error, RArray, RHash, RString, Ruby, Symbol, TryConvert, Value};
 use rb_sys::VALUE;
 
-use super::names::{error, sym};
+use super::names::{Name, error, sym};
+use crate::guard::protect;
 use crate::held::{Held, Owner, plain, traced};
 use crate::hpack::decode::Head;
 use crate::strings;
@@ -75,6 +76,11 @@ impl Kind {
             Self::Altsvc => sym.altsvc,
             Self::Origin => sym.origin,
         }
+    }
+
+    /// For a message.
+    pub(crate) fn name(self) -> Name {
+        Name(symbol(self.symbol()))
     }
 
     pub(crate) const fn may_be_padded(self) -> bool {
@@ -222,11 +228,8 @@ impl Frame {
         let sym = sym();
         let named = get(sym.r#type).unwrap_or_else(|| ruby.qnil().as_value());
         let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.symbol() == named.as_raw()) else {
-            return Err(error(
-                ruby,
-                sym.compression_error,
-                Some(format!("Invalid frame type ({named})").into()),
-            ));
+            let message = format!("Invalid frame type ({})", interpolated(named)?);
+            return Err(error(ruby, sym.compression_error, Some(message.into())));
         };
         Ok(Self {
             kind,
@@ -307,11 +310,11 @@ impl Frame {
 fn flags(ruby: &Ruby, kind: Kind, given: Option<Value>) -> Result<u8, Error> {
     let Some(given) = given else { return Ok(0) };
     let invalid = |flag: Value| {
-        let message = format!("Invalid frame flag ({flag}) for {}", value(kind.symbol()));
-        error(ruby, sym().compression_error, Some(message.into()))
+        let message = format!("Invalid frame flag ({}) for {}", interpolated(flag)?, kind.name());
+        Err(error(ruby, sym().compression_error, Some(message.into())))
     };
     let Some(list) = RArray::from_value(given) else {
-        return converted(given)?.ok_or_else(|| invalid(given));
+        return converted(given)?.map_or_else(|| invalid(given), Ok);
     };
     let sym = sym();
     let mut flags = 0;
@@ -322,7 +325,7 @@ fn flags(ruby: &Ruby, kind: Kind, given: Option<Value>) -> Result<u8, Error> {
             raw if raw == sym.end_headers => END_HEADERS,
             raw if raw == sym.padded => PADDED,
             raw if raw == sym.priority => PRIORITY,
-            _ => return Err(invalid(flag)),
+            _ => return invalid(flag),
         };
     }
     Ok(flags)
@@ -332,6 +335,34 @@ fn flags(ruby: &Ruby, kind: Kind, given: Option<Value>) -> Result<u8, Error> {
 pub(crate) fn value(raw: VALUE) -> Value {
     // SAFETY: every VALUE in the drop-in is of a live object: a Symbol, something on this stack, or something marked.
     unsafe { Value::from_raw(raw) }
+}
+
+/// # Panics
+/// The object is no Symbol.
+pub(super) fn symbol(raw: VALUE) -> Symbol {
+    Symbol::from_value(value(raw)).expect("a Symbol")
+}
+
+/// What `"#{object}"` has for an object. `to_s` is the program's: it runs before a message is begun, and its exceptions go on.
+pub(super) fn interpolated(object: Value) -> Result<String, Error> {
+    described(object, rb_sys::rb_obj_as_string)
+}
+
+/// The same for `"#{object.inspect}"`.
+pub(super) fn inspected(object: Value) -> Result<String, Error> {
+    described(object, rb_sys::rb_inspect)
+}
+
+fn described(object: Value, describe: unsafe extern "C" fn(VALUE) -> VALUE) -> Result<String, Error> {
+    // SAFETY: a live object, for which either function returns a String or raises.
+    let text = protect(|| unsafe { describe(object.as_raw()) })?;
+    // SAFETY: as above; the bytes are copied at once.
+    let (text, copy) = unsafe {
+        let text = strings::rstring(text);
+        (text, String::from_utf8_lossy(bytes(text)).into_owned())
+    };
+    strings::keep(text);
+    Ok(copy)
 }
 
 /// What an object converts to, if it does. What is no StandardError, such as the end of a thread, goes on.

@@ -9,7 +9,10 @@ use magnus::value::ReprValue;
 use magnus::{Error, Integer, RArray, RHash, RString, Ruby, TryConvert, Value, prelude::*, scan_args};
 use rb_sys::VALUE;
 
-use super::frame::{ACK, Frame, HEADER_LEN, Header, Kind, PADDED, PRIORITY, bytes, converted, joined, value};
+use super::frame::{
+    ACK, Frame, HEADER_LEN, Header, Kind, PADDED, PRIORITY, bytes, converted, inspected, interpolated,
+    joined, value,
+};
 use super::names::{error, sym};
 use crate::guard::method;
 use crate::held::managed;
@@ -324,7 +327,7 @@ pub(crate) fn generate(ruby: &Ruby, frame: &mut Frame, len_max: usize) -> Result
     if let Some(given) = frame.padding {
         let length = fields.len() + content.len();
         if !frame.kind.may_be_padded() {
-            return Err(refused(ruby, format!("Invalid padding flag for {}", value(frame.kind.symbol()))));
+            return Err(refused(ruby, format!("Invalid padding flag for {}", frame.kind.name())));
         }
         padding = given as usize;
         if padding == 0 || padding > 256 || padding + length > len_max {
@@ -418,7 +421,7 @@ fn body(ruby: &Ruby, frame: &mut Frame, fields: &mut Fields) -> Result<Option<RS
 fn write_priority(ruby: &Ruby, frame: &Frame, fields: &mut Fields) -> Result<(), Error> {
     let (Some(weight), Some(dependency), Some(exclusive)) = (frame.weight, frame.dependency, frame.exclusive)
     else {
-        let kind = value(frame.kind.symbol());
+        let kind = frame.kind.name();
         return Err(refused(ruby, format!("Must specify all of priority parameters for {kind}")));
     };
     let exclusive = if exclusive { EXCLUSIVE } else { 0 };
@@ -431,8 +434,12 @@ fn error_code(ruby: &Ruby, given: VALUE) -> Result<u32, Error> {
     if let Some(code) = sym().errors().iter().position(|name| *name == given) {
         return Ok(code as u32);
     }
-    converted(value(given))?
-        .ok_or_else(|| refused(ruby, format!("Unknown error ID for {}", value(given).inspect())))
+    let given = value(given);
+    if let Some(code) = converted(given)? {
+        return Ok(code);
+    }
+    let message = format!("Unknown error ID for {}", inspected(given)?);
+    Err(refused(ruby, message))
 }
 
 /// The String of what `write` writes. It runs no Ruby code.
@@ -449,8 +456,11 @@ fn settings_payload(ruby: &Ruby, payload: Value) -> Result<RString, Error> {
     settings_pairs(ruby, payload)?.each(|name, number| {
         let named = known.iter().find(|(_, known)| *known == name);
         let numbered = || {
-            let id = Integer::from_value(value(name))
-                .ok_or_else(|| refused(ruby, format!("Unknown settings ID for {}", value(name))))?;
+            let Some(id) = Integer::from_value(value(name)) else {
+                let name = value(name);
+                let message = format!("Unknown settings ID for {}", interpolated(name)?);
+                return Err(refused(ruby, message));
+            };
             Ok::<_, Error>(id.to_u16().ok().and_then(|id| known.iter().find(|(known, _)| *known == id)))
         };
         let Some((id, _)) = named.map_or_else(numbered, |named| Ok(Some(named)))? else { return Ok(()) };

@@ -30,7 +30,7 @@ use connection::{Connection, Opening, Phase, Upgrade};
 use frame::{Frame, NIL, value};
 use frame_buffer::FrameBuffer;
 use listeners::Emission;
-use names::sym;
+use names::{Name, sym};
 use stream::{State, Stream};
 
 /// The client's connection preface (RFC 9113 §3.4).
@@ -162,7 +162,7 @@ fn opening(
     state: Symbol,
 ) -> Result<Opening, Error> {
     let state = State::from_symbol(state.as_raw())
-        .ok_or_else(|| Error::new(ruby.exception_arg_error(), format!("no such state: {state}")))?;
+        .ok_or_else(|| Error::new(ruby.exception_arg_error(), format!("no such state: {}", Name(state))))?;
     Ok(Opening { id, weight, dependency, parent: parent.as_raw(), state })
 }
 

@@ -1,11 +1,12 @@
 //! The Symbols and classes that the drop-in uses, looked up while it loads.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::OnceLock;
 
 use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
-use magnus::{Class, Error, ExceptionClass, RClass, RModule, Ruby, prelude::*};
+use magnus::{Class, Error, ExceptionClass, RClass, RModule, Ruby, Symbol, prelude::*};
 use rb_sys::VALUE;
 
 use crate::guard::made;
@@ -97,6 +98,15 @@ pub(super) fn load() {
 #[inline]
 pub(crate) fn sym() -> &'static Symbols {
     SYMBOLS.get().expect("set while the library loads")
+}
+
+/// The name of a Symbol in a message. No method of the program runs for it, as `Display` of a `Value` calls `to_s`.
+pub(crate) struct Name(pub(crate) Symbol);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.name().unwrap_or_default())
+    }
 }
 
 /// Classes of the drop-in.

@@ -7,10 +7,10 @@ use magnus::{Error, RArray, RHash, Ruby, TryConvert, Value};
 use rb_sys::VALUE;
 
 use super::connection::{Connection, Phase, TABLE_SIZE_DEFAULT, WINDOW_DEFAULT, call_own, is_plain};
-use super::frame::{Frame, Kind, converted, value};
+use super::frame::{Frame, Kind, converted, symbol, value};
 use super::framer::{Pairs, settings_pairs};
 use super::listeners::{emit, listens};
-use super::names::sym;
+use super::names::{Name, sym};
 use super::send::{connection_error, send_own};
 use super::stream::WINDOW_MAX;
 use crate::held::{Held, Owner};
@@ -87,7 +87,7 @@ pub(crate) fn validate_settings(
                 ruby,
                 this,
                 kind,
-                Some(&format_args!("invalid {} value", value(key))),
+                Some(&format_args!("invalid {} value", Name(symbol(key)))),
                 None,
             );
         }
