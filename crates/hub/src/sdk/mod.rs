@@ -347,11 +347,17 @@ impl ClientBuilder {
     /// Outside of a runtime of tokio.
     #[must_use]
     pub fn start(self) -> Client {
-        let (requests, received) = mpsc::channel(REQUESTS_MAX);
+        let (client, task) = self.build(REQUESTS_MAX);
+        tokio::spawn(task.run());
+        client
+    }
+
+    /// A handle and its task, between which at most this number of requests wait.
+    fn build(self, requests_max: usize) -> (Client, Task) {
+        let (requests, received) = mpsc::channel(requests_max);
         let (dropped, unsubscribed) = mpsc::unbounded_channel();
         let (timeout, command_len_max) = (self.timeout, self.command_len_max);
-        tokio::spawn(Task::new(self, received, unsubscribed).run());
-        Client { requests, dropped, timeout, command_len_max }
+        (Client { requests, dropped, timeout, command_len_max }, Task::new(self, received, unsubscribed))
     }
 }
 

@@ -14,15 +14,16 @@ use crate::sdk::subscription::Subscription;
 
 const CHANNEL: &str = "x";
 
-fn new_task(builder: ClientBuilder, requests: mpsc::Receiver<Request>) -> Task {
-    Task::new(builder, requests, mpsc::unbounded_channel().1)
+/// A task and its handle, between which at most this number of requests wait.
+fn client(requests_max: usize) -> (Client, Task) {
+    ClientBuilder::new("ws://127.0.0.1".into()).build(requests_max)
 }
 
-/// A task that has no connection. The sender stands for its handles.
-fn task() -> (Task, mpsc::Sender<Request>) {
-    let (handles, requests) = mpsc::channel(1);
+/// A task that has no connection, and its handle.
+fn task() -> (Task, Client) {
     let builder = ClientBuilder::new("ws://127.0.0.1".into());
-    (new_task(builder.reconnect_delay(Duration::from_secs(1), Duration::from_secs(1)), requests), handles)
+    let (client, task) = builder.reconnect_delay(Duration::from_secs(1), Duration::from_secs(1)).build(1);
+    (task, client)
 }
 
 fn add(task: &mut Task, options: SubscribeOptions) -> Receiver<SubscriptionEvent> {
@@ -99,7 +100,7 @@ fn received(events: &mut Receiver<SubscriptionEvent>) -> Vec<(u64, String)> {
 async fn deltas_of_another_base_are_recovered_and_never_delivered() {
     let [one, two, three, four] = ["1", "2", "3", "4"].map(|end| format!("{}{end}", "the same ".repeat(20)));
     let wrong = format!("not {one}");
-    let (mut task, _handles) = task();
+    let (mut task, _client) = task();
     let mut events = add(&mut task, SubscribeOptions::default().deltas());
     let (id, _) = subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
     reply(&mut task, id, result(5, Vec::new()));
@@ -166,7 +167,7 @@ fn expires_soon() -> SubscribeResult {
 #[tokio::test(start_paused = true)]
 async fn a_late_token_subscribes_no_second_time() {
     let source = Source::default();
-    let (mut task, _handles) = task();
+    let (mut task, _client) = task();
     let _events = add(&mut task, source.options().token("first"));
     let (id, request) = subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
     assert_eq!(request.token, "first");
@@ -187,7 +188,7 @@ async fn a_late_token_subscribes_no_second_time() {
 #[tokio::test(start_paused = true)]
 async fn a_token_of_an_earlier_subscription_is_ignored() {
     let source = Source::default();
-    let (mut task, _handles) = task();
+    let (mut task, _client) = task();
     let events = add(&mut task, source.options());
     assert!(commands_after(&mut task, Duration::ZERO).await.is_empty());
     drop(events);
@@ -203,7 +204,7 @@ async fn a_token_of_an_earlier_subscription_is_ignored() {
 #[tokio::test(start_paused = true)]
 async fn a_source_that_fails_is_asked_again() {
     let source = Source::default();
-    let (mut task, _handles) = task();
+    let (mut task, _client) = task();
     let _events = add(&mut task, source.options());
     assert!(commands_after(&mut task, Duration::ZERO).await.is_empty());
     assert!(source.make(&mut task, Err("no")).await.is_empty());
@@ -215,7 +216,7 @@ async fn a_source_that_fails_is_asked_again() {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_subscription_does_not_end_the_next_one() {
     for is_sent in [false, true] {
-        let (mut task, _handles) = task();
+        let (mut task, _client) = task();
         let events = add(&mut task, SubscribeOptions::default());
         let (id, _) = subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
         reply(&mut task, id, SubscribeResult::default());
@@ -250,7 +251,7 @@ fn lost() -> Lost {
 
 #[tokio::test(start_paused = true)]
 async fn events_are_delivered_while_there_is_no_connection() {
-    let (mut task, _handles) = task();
+    let (mut task, _client) = task();
     let (events, mut received) = queue(1);
     task.events = Some(events);
     for n in 0..3 {
@@ -271,7 +272,7 @@ async fn events_are_delivered_while_there_is_no_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn attempts_whose_events_nobody_takes_do_not_add_up() {
-    let (mut task, _handles) = task();
+    let (mut task, _client) = task();
     let (events, mut received) = queue(1);
     task.events = Some(events);
     for _ in 0..50 {
@@ -303,7 +304,7 @@ fn rpc(data: String) -> (Request, oneshot::Receiver<Result<Reply, ClientError>>)
 #[tokio::test(start_paused = true)]
 async fn a_server_that_owes_an_answer_is_given_up() {
     let (opened, mut server) = open(1 << 16).await;
-    let (mut task, _handles) = task();
+    let (mut task, _client) = task();
     let _events = add(&mut task, SubscribeOptions::default());
     let began = Instant::now();
     // It is neither silent nor stuck.
@@ -329,7 +330,7 @@ async fn a_server_that_owes_an_answer_is_given_up() {
 async fn a_server_that_makes_subscriptions_without_end_is_given_up() {
     let channels = || (0..1_000).map(|n| format!("{n}{}", "x".repeat(1 << 16)));
     let (opened, mut server) = open(1 << 16).await;
-    let (mut task, _handles) = task();
+    let (mut task, _client) = task();
     let serving = async {
         for channel in channels() {
             let push = json!({ "push": { "channel": channel, "subscribe": {} } });
@@ -357,14 +358,8 @@ async fn every_subscription_whose_handle_is_dropped_ends() {
     const SUBSCRIPTIONS: usize = 100;
     let (opened, mut server) = open(1 << 16).await;
     // The queue of requests is full.
-    let (handles, requests) = mpsc::channel(1);
-    handles
-        .try_send(Request::Call(Box::new(Call { command: Command::default(), done: oneshot::channel().0 })))
-        .unwrap();
-    let (dropped, unsubscribed) = mpsc::unbounded_channel();
-    let mut task = Task::new(ClientBuilder::new("ws://127.0.0.1".into()), requests, unsubscribed);
-    let timeout = Duration::from_secs(5);
-    let client = Client { requests: handles, dropped, timeout, command_len_max: usize::MAX };
+    let (client, mut task) = client(1);
+    client.requests.try_send(call(Command::default()).0).unwrap();
     let subscriptions: Vec<_> = (0..SUBSCRIPTIONS)
         .map(|n| {
             let (sender, events) = queue(1);
@@ -394,7 +389,7 @@ async fn every_subscription_whose_handle_is_dropped_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_has_given_up_gets_no_subscription() {
-    let (mut task, _handles) = task();
+    let (mut task, _client) = task();
     let (sender, events) = queue(1);
     drop(events);
     task.add(CHANNEL.into(), SubscribeOptions::default(), sender, oneshot::channel().0);
@@ -405,7 +400,7 @@ async fn a_caller_that_has_given_up_gets_no_subscription() {
 #[tokio::test(start_paused = true)]
 async fn a_message_is_handled_as_far_as_there_is_room() {
     let (opened, mut server) = open(1 << 16).await;
-    let (mut task, _handles) = task();
+    let (mut task, _client) = task();
     let (events, mut received) = queue(1);
     task.events = Some(events);
     let message = json!({ "push": { "message": { "data": 1 } } });
@@ -422,15 +417,14 @@ async fn a_message_is_handled_as_far_as_there_is_room() {
 async fn replies_that_have_arrived_are_handled_before_the_end() {
     const MESSAGES: usize = 2 * REPLIES_PER_TURN;
     let (opened, mut server) = open(1 << 16).await;
-    let (handles, requests) = mpsc::channel(1);
-    let mut task = new_task(ClientBuilder::new("ws://127.0.0.1".into()), requests);
+    let (client, mut task) = client(1);
     let (events, mut received) = queue(2 * MESSAGES);
     task.events = Some(events);
     let message = json!({ "push": { "message": { "data": 1 } } });
     server.send(&*vec![message.to_string(); MESSAGES].join("\n")).await.unwrap();
     drop(server.into_inner());
     // It cannot be sent.
-    handles.try_send(rpc("1".into()).0).unwrap();
+    client.requests.try_send(rpc("1".into()).0).unwrap();
     assert!(task.serve(opened).await.is_ok());
     let messages = std::iter::from_fn(|| received.try_recv());
     assert_eq!(messages.filter(|event| matches!(event, ClientEvent::Message(_))).count(), MESSAGES);
@@ -441,7 +435,7 @@ async fn replies_that_have_arrived_are_handled_before_the_end() {
 async fn a_reply_of_short_deltas_is_taken_in_parts() {
     const LEN: usize = 1 << 20;
     let base = "x".repeat(LEN);
-    let (mut task, _handles) = task();
+    let (mut task, _client) = task();
     let mut events = add(&mut task, SubscribeOptions::default().deltas());
     let copies = |last| (2..=last).map(|offset| delta(offset, &base, &base));
     let (id, _) = subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
@@ -463,7 +457,7 @@ async fn a_reply_of_short_deltas_is_taken_in_parts() {
 
 #[tokio::test(start_paused = true)]
 async fn the_delay_grows_while_connections_do_not_last() {
-    let (mut task, _handles) = task();
+    let (mut task, _client) = task();
     task.builder = Arc::new(ClientBuilder::new("ws://127.0.0.1".into()));
     for _ in 0..20 {
         let (opened, server) = open(1 << 16).await;
@@ -485,7 +479,7 @@ async fn the_delay_grows_while_connections_do_not_last() {
 
 #[tokio::test(start_paused = true)]
 async fn a_source_that_panics_is_asked_again() {
-    let (mut task, _handles) = task();
+    let (mut task, _client) = task();
     let options = SubscribeOptions::default()
         .token_source(|| -> std::future::Ready<_> { panic!("as the test wants it") });
     let _events = add(&mut task, options);
@@ -511,36 +505,37 @@ async fn answer_rpcs(mut server: WebSocket) {
 async fn replies_are_read_while_requests_wait() {
     const SENDS: usize = 10_000;
     let (opened, server) = open(1 << 16).await;
-    let (handles, requests) = mpsc::channel(1 + SENDS);
+    let (client, mut task) = client(1 + SENDS);
     let (request, answered) = rpc("1".into());
-    handles.try_send(request).unwrap();
+    client.requests.try_send(request).unwrap();
     for _ in 0..SENDS {
         let send = Some(SendRequest { data: "1".into() });
-        handles.try_send(call(Command { send, ..Command::default() }).0).unwrap();
+        client.requests.try_send(call(Command { send, ..Command::default() }).0).unwrap();
     }
     tokio::spawn(answer_rpcs(server));
-    let mut task = new_task(ClientBuilder::new("ws://127.0.0.1".into()), requests);
     tokio::select! {
         _ = task.serve(opened) => panic!("the connection is lost"),
         reply = answered => assert!(reply.unwrap().is_ok()),
     }
-    assert!(handles.capacity() < handles.max_capacity(), "all requests came before the reply");
+    assert!(
+        client.requests.capacity() < client.requests.max_capacity(),
+        "all requests came before the reply"
+    );
 }
 
 // The server reads nothing while its own write waits.
 #[tokio::test(start_paused = true)]
 async fn messages_are_read_while_a_write_waits() {
     let (opened, mut server) = open(100).await;
-    let (handles, requests) = mpsc::channel(1);
+    let (client, mut task) = client(1);
     let long = json!("x".repeat(10_000));
     let (request, answered) = rpc(long.to_string());
-    handles.try_send(request).unwrap();
+    client.requests.try_send(request).unwrap();
     tokio::spawn(async move {
         let publication = json!({ "push": { "channel": CHANNEL, "pub": { "data": long } } });
         server.send(&*publication.to_string()).await.unwrap();
         answer_rpcs(server).await;
     });
-    let mut task = new_task(ClientBuilder::new("ws://127.0.0.1".into()), requests);
     tokio::select! {
         _ = task.serve(opened) => panic!("the connection is lost"),
         reply = answered => assert!(reply.unwrap().is_ok()),
@@ -553,9 +548,8 @@ async fn no_message_is_longer_than_a_batch_may_be() {
     const COUNT: usize = 200;
     for (command_len_max, len_max) in [(64 << 10, 32 << 10), (4_000, 4_000)] {
         let (opened, mut server) = open(1 << 12).await;
-        let (_handles, requests) = mpsc::channel(1);
         let builder = ClientBuilder::new("ws://127.0.0.1".into()).command_len_max(command_len_max);
-        let mut task = new_task(builder, requests);
+        let (_client, mut task) = builder.build(1);
         let mut kept = Vec::new();
         for n in 0..COUNT {
             let (request, answered) = rpc(format!("{:?}", "x".repeat(1_000)));
