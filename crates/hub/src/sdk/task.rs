@@ -333,11 +333,12 @@ impl Task {
         Some(result)
     }
 
-    /// Removes a subscription whose handle is gone; returns whether the server knows of it.
+    /// Removes a subscription whose handle is gone. Returns whether it must be ended on the server, which may have made one of its own instead.
     fn remove_dropped(&mut self, channel: &str) -> bool {
         let is_dropped = self.entries.get(channel).is_some_and(|entry| entry.events.is_closed());
         let removed = if is_dropped { self.entries.remove(channel) } else { None };
-        removed.is_some_and(|entry| entry.is_known || entry.state == State::Subscribing)
+        let is_known = removed.is_some_and(|entry| entry.is_known || entry.state == State::Subscribing);
+        is_known && !self.server_side.contains(channel)
     }
 
     /// Serves a connection until it is lost.
@@ -858,11 +859,11 @@ impl Task {
     }
 
     fn handle_publication(&mut self, channel: String, publication: Publication) {
-        if self.entries.contains_key(&channel) {
-            return self.received(&channel, publication);
-        }
+        // While the server has a subscription of its own, it refuses that of an entry.
         if self.server_side.received(&channel, publication.offset) {
             self.emit(ClientEvent::Publication { channel, publication });
+        } else {
+            self.received(&channel, publication);
         }
     }
 

@@ -61,6 +61,10 @@ impl ServerSide {
         true
     }
 
+    pub(super) fn contains(&self, channel: &str) -> bool {
+        self.positions.contains_key(channel)
+    }
+
     /// Whether the server recovers this subscription.
     pub(super) fn has_position(&self, channel: &str) -> bool {
         matches!(self.positions.get(channel), Some(Some(_)))

@@ -7,7 +7,7 @@ use wireloom::WebSocket;
 
 use super::*;
 use crate::fossil;
-use crate::protocol::{ConnectResult, RpcRequest, SendRequest, UnsubscribePush};
+use crate::protocol::{ConnectResult, ErrorCode, RpcRequest, SendRequest, SubscribePush, UnsubscribePush};
 use crate::sdk::Client;
 use crate::sdk::queue::{Receiver, queue};
 use crate::sdk::subscription::Subscription;
@@ -574,4 +574,50 @@ async fn no_message_is_longer_than_a_batch_may_be() {
             longest = receiving => assert!((len_max / 2..=len_max).contains(&longest), "{longest}"),
         }
     }
+}
+
+fn emitted(events: &mut Receiver<ClientEvent>) -> Vec<ClientEvent> {
+    std::iter::from_fn(|| events.try_recv()).collect()
+}
+
+/// The server has subscribed the client to a channel, with a position.
+fn server_subscribes(task: &mut Task) {
+    let subscribe = Some(SubscribePush { recoverable: true, epoch: "e".into(), ..SubscribePush::default() });
+    push(task, Push { subscribe, ..Push::default() });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscribe_that_is_refused_loses_no_publication_of_the_servers_subscription() {
+    let (mut task, _client) = task();
+    let (events, mut received) = queue(10);
+    task.events = Some(events);
+    server_subscribes(&mut task);
+    let publish = |task: &mut Task, offset| {
+        push(task, Push { publication: Some(whole(offset, "a")), ..Push::default() });
+    };
+    let mut own = add(&mut task, SubscribeOptions::default());
+    publish(&mut task, 1);
+    let (id, _) = subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
+    publish(&mut task, 2);
+    let error = Some(ErrorCode::AlreadySubscribed.into());
+    let pending = task.pending.remove(&id).unwrap();
+    task.handle_reply(pending, Reply { id, error, ..Reply::default() }, &mut VecDeque::new());
+    publish(&mut task, 3);
+    let offsets = emitted(&mut received).into_iter().filter_map(|event| match event {
+        ClientEvent::Publication { publication, .. } => Some(publication.offset),
+        _ => None,
+    });
+    assert_eq!(offsets.collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(own.try_recv(), None);
+}
+
+// It would end the server's.
+#[tokio::test(start_paused = true)]
+async fn a_subscribe_that_is_given_up_does_not_unsubscribe_the_servers_subscription() {
+    let (mut task, _client) = task();
+    server_subscribes(&mut task);
+    let own = add(&mut task, SubscribeOptions::default());
+    subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
+    drop(own);
+    assert!(!task.remove_dropped(CHANNEL));
 }
