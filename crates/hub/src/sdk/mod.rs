@@ -104,7 +104,7 @@ pub enum ClientEvent {
         /// The publication.
         publication: Publication,
     },
-    /// The server has ended a subscription that it made.
+    /// The server has ended a subscription that it made, maybe while there was no connection.
     Unsubscribed {
         /// The channel.
         channel: String,

@@ -358,7 +358,9 @@ impl Task {
         self.waiting.drain(..).for_each(|done| drop(done.send(Ok(()))));
         self.set_renewal(result.expires, result.ttl);
         self.emit(ClientEvent::Connected { client: result.client, data: result.data });
-        self.server_side.retain(|channel| result.subs.contains_key(channel));
+        for channel in self.server_side.retain(|channel| result.subs.contains_key(channel)) {
+            self.emit(ClientEvent::Unsubscribed { channel });
+        }
         for (channel, mut result) in result.subs {
             // Its position may have found no room in the connect command.
             result.was_recovering |= self.server_side.has_position(&channel);

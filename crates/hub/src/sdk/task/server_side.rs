@@ -41,15 +41,14 @@ impl ServerSide {
         true
     }
 
-    pub(super) fn retain(&mut self, mut keeps: impl FnMut(&str) -> bool) {
-        let len = &mut self.len;
-        self.positions.retain(|channel, position| {
-            let keeps = keeps(channel);
-            if !keeps {
-                *len -= entry_len(channel, position.as_ref());
-            }
-            keeps
+    /// Removes those that it does not keep, and returns their channels.
+    pub(super) fn retain(&mut self, keeps: impl Fn(&str) -> bool) -> Vec<String> {
+        let removed = self.positions.extract_if(|channel, _| !keeps(channel));
+        let removed = removed.map(|(channel, position)| {
+            self.len -= entry_len(&channel, position.as_ref());
+            channel
         });
+        removed.collect()
     }
 
     /// Notes a publication. Returns whether there is such a subscription.
@@ -107,7 +106,8 @@ mod tests {
         assert!(subscriptions.insert("b".into(), position(room / 2)).is_ok());
         assert!(subscriptions.insert("b".into(), position(room / 2 + 1)).is_err());
         assert!(subscriptions.insert("c".into(), None).is_ok());
-        subscriptions.retain(|channel| channel == "c");
+        let removed = subscriptions.retain(|channel| channel == "c");
+        assert_eq!(removed, ["a"]);
         assert_eq!(subscriptions.len, ENTRY_LEN + 1);
         assert!(subscriptions.remove("c") && !subscriptions.remove("c"));
         assert_eq!(subscriptions.len, 0);

@@ -621,3 +621,22 @@ async fn a_subscribe_that_is_given_up_does_not_unsubscribe_the_servers_subscript
     drop(own);
     assert!(!task.remove_dropped(CHANNEL));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_subscription_of_the_server_has_lost_it() {
+    let (mut opened, server) = open(1 << 16).await;
+    opened.result.subs = [("kept".to_owned(), SubscribeResult::default())].into();
+    let (mut task, _client) = task();
+    for channel in ["kept", "lost"] {
+        assert!(task.server_side.insert(channel.into(), None).is_ok());
+    }
+    let (events, mut received) = queue(10);
+    task.events = Some(events);
+    drop(server.into_inner());
+    assert!(task.serve(opened).await.is_ok());
+    let events = emitted(&mut received);
+    assert!(matches!(&events[0], ClientEvent::Connected { .. }), "{events:?}");
+    assert_eq!(events[1], ClientEvent::Unsubscribed { channel: "lost".into() });
+    assert!(matches!(&events[2], ClientEvent::Subscribed { channel, .. } if channel == "kept"), "{events:?}");
+    assert_eq!(events.len(), 3, "{events:?}");
+}
