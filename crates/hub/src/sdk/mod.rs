@@ -20,7 +20,8 @@
 //! ```
 //!
 //! A task of its own has the connection. It connects again after a loss, with a delay that grows, subscribes again and recovers what was
-//! missed. An application that does not take its events stops it from reading; the server then treats it as any slow client.
+//! missed. An application that does not take its events stops it from reading; the server then treats it as any slow client, and the
+//! next connection waits until they are taken.
 //!
 //! Layers: `queue`, `builder` → `connection` → `subscription` + `task`.
 

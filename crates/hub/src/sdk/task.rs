@@ -15,6 +15,7 @@ mod entry;
 mod server_side;
 
 use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -187,7 +188,7 @@ impl Task {
         let (builder, token) = (self.builder.clone(), self.token.clone());
         let len = token.len() + builder.data.len() + builder.name.len() + CONNECT_LEN;
         let subs = self.server_side.positions(builder.command_len_max.saturating_sub(len));
-        let mut opening = Box::pin(async move {
+        let opening = Box::pin(async move {
             let token = match &builder.token_source {
                 Some(source) if token.is_empty() => match make_token(source.clone()).await {
                     Ok(token) => token,
@@ -198,12 +199,19 @@ impl Task {
             let opened = Connection::open(builder, token.clone(), subs).await?;
             Ok((opened, token))
         });
+        let opened = self.wait_for(opening).await?;
+        Ok(opened.map(|(opened, token)| {
+            self.token = token;
+            opened
+        }))
+    }
+
+    /// Waits, without a connection, and answers the handles meanwhile. Each connection may add all that was missed, so that none is made
+    /// while events wait.
+    async fn wait_for<T>(&mut self, mut future: Pin<Box<impl Future<Output = T>>>) -> Result<T, End> {
         loop {
             tokio::select! {
-                opened = &mut opening => return Ok(opened.map(|(opened, token)| {
-                    self.token = token;
-                    opened
-                })),
+                result = &mut future, if !self.deliveries.are_stalled() => return Ok(result),
                 request = self.requests.recv() => self.handle_offline(request)?,
                 Some(channel) = self.dropped.recv() => drop(self.remove_dropped(&channel)),
                 () = self.deliveries.make_room(), if self.deliveries.are_stalled() => {}
@@ -225,20 +233,10 @@ impl Task {
             }
             Lost::Retry { code, reason } => (code, reason),
         };
-        // The last reason replaces one that was not taken.
-        self.deliveries.drop_last_attempt();
         self.emit(ClientEvent::Connecting { code, reason });
         let delay = self.delay(self.failures);
         self.failures = self.failures.saturating_add(1);
-        let mut delayed = Box::pin(tokio::time::sleep(delay));
-        loop {
-            tokio::select! {
-                () = &mut delayed => return Ok(()),
-                request = self.requests.recv() => self.handle_offline(request)?,
-                Some(channel) = self.dropped.recv() => drop(self.remove_dropped(&channel)),
-                () = self.deliveries.make_room(), if self.deliveries.are_stalled() => {}
-            }
-        }
+        self.wait_for(Box::pin(tokio::time::sleep(delay))).await
     }
 
     /// A random delay.

@@ -21,7 +21,7 @@ impl Event {
     }
 }
 
-/// Events that have found no room, in their order. While there are any, the connection is not read.
+/// Events that have found no room, in their order. While there are any, the connection is not read, and no other one is made.
 #[derive(Default)]
 pub(super) struct Deliveries {
     stalled: VecDeque<Event>,
@@ -54,13 +54,6 @@ impl Deliveries {
         if let Some(event) = refused {
             self.stalled_len += event.len();
             self.stalled.push_back(event);
-        }
-    }
-
-    /// Drops the last event that waits if it says that the client connects: attempts do not add up.
-    pub(super) fn drop_last_attempt(&mut self) {
-        if let Some(Event::Client(_, ClientEvent::Connecting { .. })) = self.stalled.back() {
-            self.stalled_len -= self.stalled.pop_back().map_or(0, |event| event.len());
         }
     }
 

@@ -270,18 +270,6 @@ async fn events_are_delivered_while_there_is_no_connection() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn attempts_whose_events_nobody_takes_do_not_add_up() {
-    let (mut task, _client) = task();
-    let (events, mut received) = queue(1);
-    task.events = Some(events);
-    for _ in 0..50 {
-        assert!(task.recover(lost()).await.is_ok());
-    }
-    assert_eq!(task.deliveries.len(), 1);
-    assert!(matches!(received.recv().await, Some(ClientEvent::Connecting { .. })));
-}
-
 /// A connection over a pipe of this capacity in bytes, and its server.
 async fn open(capacity: usize) -> (Opened, WebSocket) {
     let (near, far) = tokio::io::duplex(capacity);
@@ -639,4 +627,25 @@ async fn a_connection_without_a_subscription_of_the_server_has_lost_it() {
     assert_eq!(events[1], ClientEvent::Unsubscribed { channel: "lost".into() });
     assert!(matches!(&events[2], ClientEvent::Subscribed { channel, .. } if channel == "kept"), "{events:?}");
     assert_eq!(events.len(), 3, "{events:?}");
+}
+
+/// Otherwise each connection adds what was missed.
+#[tokio::test(start_paused = true)]
+async fn no_connection_is_made_while_events_wait() {
+    let (mut task, _client) = task();
+    let (events, mut received) = queue(1);
+    task.events = Some(events);
+    for n in 0..3 {
+        task.emit(ClientEvent::Message(n.to_string().into()));
+    }
+    let mut recovering = Box::pin(task.recover(lost()));
+    tokio::select! {
+        _ = &mut recovering => panic!("it connects"),
+        () = tokio::time::sleep(Duration::from_secs(3_600)) => {}
+    }
+    let (recovered, events) = tokio::join!(recovering, async {
+        [received.recv().await, received.recv().await, received.recv().await]
+    });
+    assert!(recovered.is_ok() && events.iter().all(Option::is_some));
+    assert!(!task.deliveries.are_stalled());
 }
