@@ -323,13 +323,23 @@ impl Connection {
         Lost::retry(reason)
     }
 
-    /// Closes the connection. The server may take `timeout` to agree.
-    pub(super) async fn close(mut self) {
+    /// Sends the commands and closes the connection, for which the server may take `timeout`.
+    pub(super) async fn close(mut self, mut commands: VecDeque<Command>, len_max: usize) {
+        let limit = self.timeout;
         let closing = async {
+            while self.is_sending() || !commands.is_empty() {
+                if !self.is_sending() {
+                    self.begin_send(&mut commands, len_max).await?;
+                }
+                self.recv(true).await?;
+            }
             let _ = self.socket.close(CloseCode::NORMAL, "").await;
             while let Ok(Some(_)) = self.socket.recv_owned().await {}
+            Ok::<_, Lost>(())
         };
-        let _ = timeout(self.timeout, closing).await;
+        if timeout(limit, closing).await.is_err() {
+            drop(self.socket.into_inner());
+        }
     }
 }
 

@@ -40,7 +40,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::connection::check_len;
 use self::queue::{Len, Receiver, queue};
-use self::task::{Call, Request, Task};
+use self::task::{Call, Notice, Request, Task};
 use crate::history::{History, HistoryQuery, Position, count_within};
 use crate::protocol::{
     ClientInfo, Command, HistoryRequest, PresenceRequest, PresenceStatsRequest, PresenceStatsResult,
@@ -60,8 +60,7 @@ const EVENTS_MAX: usize = 1_024;
 #[derive(Clone, Debug)]
 pub struct Client {
     requests: mpsc::Sender<Request>,
-    /// The channels of subscriptions that were dropped.
-    dropped: mpsc::UnboundedSender<String>,
+    notices: mpsc::UnboundedSender<Notice>,
     timeout: Duration,
     command_len_max: usize,
 }
@@ -318,10 +317,11 @@ impl Client {
         Ok(reply.presence_stats.unwrap_or_default())
     }
 
-    /// Closes the connection, for all handles.
+    /// Closes the connection, for all handles. Commands that were accepted before are sent, unless the server takes longer than
+    /// [`timeout`](ClientBuilder::timeout) to read them.
     pub async fn disconnect(&self) {
         let (done, disconnected) = oneshot::channel();
-        if self.request(Request::Disconnect(done)).await.is_ok() {
+        if self.notices.send(Notice::Disconnect(done)).is_ok() {
             let _ = disconnected.await;
         }
     }
@@ -356,9 +356,9 @@ impl ClientBuilder {
     /// A handle and its task, between which at most this number of requests wait.
     fn build(self, requests_max: usize) -> (Client, Task) {
         let (requests, received) = mpsc::channel(requests_max);
-        let (dropped, unsubscribed) = mpsc::unbounded_channel();
+        let (notices, noticed) = mpsc::unbounded_channel();
         let (timeout, command_len_max) = (self.timeout, self.command_len_max);
-        (Client { requests, dropped, timeout, command_len_max }, Task::new(self, received, unsubscribed))
+        (Client { requests, notices, timeout, command_len_max }, Task::new(self, received, noticed))
     }
 }
 

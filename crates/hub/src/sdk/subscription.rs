@@ -8,6 +8,7 @@ use prost::Message as _;
 use super::Client;
 use super::builder::TokenSource;
 use super::queue::{Len, Receiver};
+use super::task::Notice;
 use crate::history::Position;
 use crate::protocol::{ClientInfo, Publication};
 
@@ -190,6 +191,6 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         self.events.close();
-        let _ = self.client.dropped.send(std::mem::take(&mut self.channel));
+        let _ = self.client.notices.send(Notice::Dropped(std::mem::take(&mut self.channel)));
     }
 }

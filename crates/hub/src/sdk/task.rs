@@ -68,6 +68,13 @@ pub(super) enum Request {
     },
     Events(Sender<ClientEvent>),
     Connected(oneshot::Sender<Result<(), ClientError>>),
+}
+
+/// What a handle says at any time, also while requests wait. Once all handles are gone, there is none.
+#[derive(Debug)]
+pub(super) enum Notice {
+    /// The handle of the subscription to this channel was dropped.
+    Dropped(String),
     Disconnect(oneshot::Sender<()>),
 }
 
@@ -97,8 +104,8 @@ struct Token {
 pub(super) struct Task {
     builder: Arc<ClientBuilder>,
     requests: mpsc::Receiver<Request>,
-    /// The channels of subscriptions whose handles were dropped. Without bound, so that none is missed: there is one for each subscription.
-    dropped: mpsc::UnboundedReceiver<String>,
+    /// Without bound, so that none is missed: there is one for each subscription, and for each caller of `disconnect`.
+    notices: mpsc::UnboundedReceiver<Notice>,
     token: String,
     entries: HashMap<String, Entry>,
     /// No entry is due before this.
@@ -135,14 +142,14 @@ impl Task {
     pub(super) fn new(
         builder: ClientBuilder,
         requests: mpsc::Receiver<Request>,
-        dropped: mpsc::UnboundedReceiver<String>,
+        notices: mpsc::UnboundedReceiver<Notice>,
     ) -> Self {
         let token = builder.token.clone();
         let (entries, server_side, calls, waiting, events, deliveries, pending) = Default::default();
         Self {
             builder: Arc::new(builder),
             requests,
-            dropped,
+            notices,
             token,
             entries,
             due_at: None,
@@ -212,8 +219,12 @@ impl Task {
         loop {
             tokio::select! {
                 result = &mut future, if !self.deliveries.are_stalled() => return Ok(result),
-                request = self.requests.recv() => self.handle_offline(request)?,
-                Some(channel) = self.dropped.recv() => drop(self.remove_dropped(&channel)),
+                Some(request) = self.requests.recv() => self.handle_offline(request),
+                notice = self.notices.recv() => match notice {
+                    Some(Notice::Dropped(channel)) => drop(self.remove_dropped(&channel)),
+                    Some(Notice::Disconnect(done)) => return Err(End::Closed(Some(done))),
+                    None => return Err(End::Closed(None)),
+                },
                 () = self.deliveries.make_room(), if self.deliveries.are_stalled() => {}
             }
         }
@@ -267,25 +278,22 @@ impl Task {
         self.due_at = Some(now);
     }
 
-    fn handle_offline(&mut self, request: Option<Request>) -> Result<(), End> {
+    fn handle_offline(&mut self, request: Request) {
         match request {
-            None => return Err(End::Closed(None)),
-            Some(Request::Disconnect(done)) => return Err(End::Closed(Some(done))),
-            Some(Request::Call(call)) => {
+            Request::Call(call) => {
                 // Callers give up after their timeout.
                 self.calls.retain(|call| !call.done.is_closed());
                 self.calls.push_back(*call);
             }
-            Some(Request::Subscribe { channel, options, events, done }) => {
+            Request::Subscribe { channel, options, events, done } => {
                 self.add(channel, *options, events, done);
             }
-            Some(Request::Events(events)) => self.events = Some(events),
-            Some(Request::Connected(done)) => {
+            Request::Events(events) => self.events = Some(events),
+            Request::Connected(done) => {
                 self.waiting.retain(|done| !done.is_closed());
                 self.waiting.push(done);
             }
         }
-        Ok(())
     }
 
     fn add(
@@ -391,20 +399,24 @@ impl Task {
             let deadline = self.deadline(&connection, reads, lost.is_none() && commands.is_empty());
             // Not biased: there may always be a request, and always a message.
             tokio::select! {
-                request = self.requests.recv(), if !connection.is_sending() => match request {
-                    Some(Request::Call(call)) => self.begin(*call, &mut commands),
-                    Some(Request::Connected(done)) => drop(done.send(Ok(()))),
-                    None | Some(Request::Disconnect(_)) => {
-                        connection.close().await;
-                        self.handle_offline(request)?;
-                        return Err(End::Closed(None));
-                    }
-                    other => self.handle_offline(other)?,
+                Some(request) = self.requests.recv(), if !connection.is_sending() => match request {
+                    Request::Call(call) => self.begin(*call, &mut commands),
+                    Request::Connected(done) => drop(done.send(Ok(()))),
+                    other => self.handle_offline(other),
                 },
-                Some(channel) = self.dropped.recv() => {
-                    if self.remove_dropped(&channel) {
-                        self.send_unsubscribe(channel, &mut commands);
-                    }
+                notice = self.notices.recv() => {
+                    let done = match notice {
+                        Some(Notice::Dropped(channel)) => {
+                            if self.remove_dropped(&channel) {
+                                self.send_unsubscribe(channel, &mut commands);
+                            }
+                            continue;
+                        }
+                        Some(Notice::Disconnect(done)) => Some(done),
+                        None => None,
+                    };
+                    connection.close(commands, self.builder.batch_len_max()).await;
+                    return Err(End::Closed(done));
                 }
                 () = tokio::task::yield_now(), if handles && !replies.is_empty() => {}
                 Some(token) = self.made.1.recv() => self.handle_token(token, &mut commands),
@@ -903,6 +915,12 @@ impl Task {
             End::Final { code, reason } => (code, reason, None),
         };
         self.disconnected();
+        // Requests from before the end, such as for events, of which the end is the last.
+        for _ in 0..self.requests.len() {
+            if let Ok(request) = self.requests.try_recv() {
+                self.handle_offline(request);
+            }
+        }
         let error = ClientError::Disconnected { code, reason: reason.clone() };
         self.waiting.drain(..).for_each(|done| drop(done.send(Err(error.clone()))));
         self.calls.drain(..).for_each(|call| drop(call.done.send(Err(error.clone()))));
@@ -921,14 +939,20 @@ impl Task {
         if let Some(closed) = closed {
             let _ = closed.send(());
         }
-        while let Some(request) = self.requests.recv().await {
-            match request {
-                Request::Call(call) => drop(call.done.send(Err(error.clone()))),
-                Request::Subscribe { done, .. } | Request::Connected(done) => {
-                    drop(done.send(Err(error.clone())))
-                }
-                Request::Disconnect(done) => drop(done.send(())),
-                Request::Events(_) => {}
+        loop {
+            tokio::select! {
+                Some(request) = self.requests.recv() => match request {
+                    Request::Call(call) => drop(call.done.send(Err(error.clone()))),
+                    Request::Subscribe { done, .. } | Request::Connected(done) => {
+                        drop(done.send(Err(error.clone())));
+                    }
+                    Request::Events(_) => {}
+                },
+                notice = self.notices.recv() => match notice {
+                    Some(Notice::Dropped(_)) => {}
+                    Some(Notice::Disconnect(done)) => drop(done.send(())),
+                    None => return,
+                },
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
 use wireloom::WebSocket;
 
 use super::*;
@@ -648,4 +649,62 @@ async fn no_connection_is_made_while_events_wait() {
     });
     assert!(recovered.is_ok() && events.iter().all(Option::is_some));
     assert!(!task.deliveries.are_stalled());
+}
+
+/// A server that reads a byte per second.
+async fn trickle(server: WebSocket) {
+    let (mut transport, _) = server.into_inner();
+    while transport.read_u8().await.is_ok() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_does_not_wait_for_a_server_that_reads_slowly() {
+    for is_asked_for in [true, false] {
+        let (opened, server) = open(100).await;
+        let (client, mut task) = client(1);
+        tokio::spawn(trickle(server));
+        let (request, _answered) = rpc(json!("x".repeat(10_000)).to_string());
+        client.requests.try_send(request).unwrap();
+        let running = tokio::spawn(async move {
+            match task.serve(opened).await {
+                Err(end) => task.finish(end).await,
+                Ok(lost) => panic!("{lost:?}"),
+            }
+        });
+        // Its bytes are leaving.
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let minute = Duration::from_secs(60);
+        if is_asked_for {
+            tokio::time::timeout(minute, client.disconnect()).await.expect("it waits for the server");
+        }
+        drop(client);
+        tokio::time::timeout(minute, running).await.expect("it waits for the server").unwrap();
+    }
+}
+
+/// What was begun before the end is sent.
+#[tokio::test(start_paused = true)]
+async fn the_end_waits_for_what_is_being_sent() {
+    let (opened, mut server) = open(100).await;
+    let (client, mut task) = client(1);
+    tokio::spawn(async move {
+        match task.serve(opened).await {
+            Err(end) => task.finish(end).await,
+            Ok(lost) => panic!("{lost:?}"),
+        }
+    });
+    let data = json!("x".repeat(10_000)).to_string();
+    let sending = async {
+        client.send(data.clone()).await.unwrap();
+        client.disconnect().await;
+    };
+    let receiving = async {
+        let message = server.recv_owned().await.unwrap().expect("the command is lost");
+        assert!(server.recv_owned().await.unwrap().is_none());
+        message
+    };
+    let ((), message) = tokio::join!(sending, receiving);
+    assert_eq!(commands_in(&message)[0]["send"]["data"].to_string(), data);
 }
