@@ -167,7 +167,7 @@ impl Connection {
 
     async fn connect(mut self, connect: ConnectRequest) -> Result<Opened, Lost> {
         let command = Command { id: 1, connect: Some(connect), ..Command::default() };
-        self.begin_send(&mut [command].into(), 0).await?;
+        self.begin_send(&mut [command].into(), 0, |_| true).await?;
         let mut deadline = Instant::now() + self.timeout;
         let give_up = Instant::now() + self.answer_max();
         while Instant::now() < give_up {
@@ -199,15 +199,20 @@ impl Connection {
         Err(Lost::retry("no answer in time"))
     }
 
-    /// Begins to send the first commands as one message, which leaves while [`recv`](Self::recv) waits. The message before has left.
+    /// Begins to send the first of the commands that are wanted as one message, which leaves while [`recv`](Self::recv) waits. The message
+    /// before has left.
     pub(super) async fn begin_send(
         &mut self,
         commands: &mut VecDeque<Command>,
         len_max: usize,
+        is_wanted: impl FnMut(&Command) -> bool,
     ) -> Result<(), Lost> {
-        // The queue is empty, so that there is room.
-        self.socket.feed(&*next_batch(commands, len_max)).await.map_err(Lost::retry)?;
-        self.note_sending();
+        let batch = next_batch(commands, len_max, is_wanted);
+        if !batch.is_empty() {
+            // The queue is empty, so that there is room.
+            self.socket.feed(&*batch).await.map_err(Lost::retry)?;
+            self.note_sending();
+        }
         Ok(())
     }
 
@@ -324,12 +329,20 @@ impl Connection {
     }
 
     /// Sends the commands and closes the connection, for which the server may take `timeout`.
-    pub(super) async fn close(mut self, mut commands: VecDeque<Command>, len_max: usize) {
+    pub(super) async fn close(
+        mut self,
+        mut commands: VecDeque<Command>,
+        len_max: usize,
+        mut is_wanted: impl FnMut(&Command) -> bool,
+    ) {
         let limit = self.timeout;
         let closing = async {
-            while self.is_sending() || !commands.is_empty() {
+            loop {
                 if !self.is_sending() {
-                    self.begin_send(&mut commands, len_max).await?;
+                    self.begin_send(&mut commands, len_max, &mut is_wanted).await?;
+                }
+                if !self.is_sending() {
+                    break;
                 }
                 self.recv(true).await?;
             }
@@ -357,10 +370,18 @@ pub(super) fn check_len(command: &Command, len_max: usize) -> Result<(), ClientE
     if len > len_max { Err(ClientError::TooLong { len, len_max }) } else { Ok(()) }
 }
 
-/// Takes commands for one message: as many as it has room for, and at least one.
-fn next_batch(commands: &mut VecDeque<Command>, len_max: usize) -> String {
+/// Takes commands for one message: as many as it has room for, and at least one, unless none is wanted.
+fn next_batch(
+    commands: &mut VecDeque<Command>,
+    len_max: usize,
+    mut is_wanted: impl FnMut(&Command) -> bool,
+) -> String {
     let mut batch = String::new();
     while let Some(command) = commands.front() {
+        if !is_wanted(command) {
+            commands.pop_front();
+            continue;
+        }
         let text = encode(command);
         if !batch.is_empty() {
             if batch.len() + 1 + text.len() > len_max {
@@ -461,7 +482,7 @@ mod tests {
     /// Whether commands leave.
     async fn sends(connection: &mut Connection, commands: &[Command]) -> bool {
         let mut commands = commands.to_vec().into();
-        connection.begin_send(&mut commands, 0).await.unwrap();
+        connection.begin_send(&mut commands, 0, |_| true).await.unwrap();
         while let Some(stuck_at) = connection.stuck_at() {
             tokio::select! {
                 received = connection.recv(true) => assert!(matches!(received, Ok(Received::Sent))),

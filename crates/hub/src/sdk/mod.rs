@@ -130,7 +130,8 @@ impl Len for ClientEvent {
 pub enum ClientError {
     /// The server refused the command.
     Refused(crate::protocol::Error),
-    /// The server did not answer in time, or the client could not connect meanwhile.
+    /// The server did not answer in time, or the client could not connect meanwhile. A call that was still waiting to be sent is not sent any
+    /// more. Otherwise it is unknown whether the server has executed it, or will: a publication may have been made, or may be made later.
     Timeout,
     /// The connection was lost before the answer. A publication may have been made.
     ConnectionLost,

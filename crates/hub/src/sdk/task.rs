@@ -385,7 +385,9 @@ impl Task {
                 self.handle_backlog(&mut commands);
             }
             if lost.is_none() && !commands.is_empty() && !connection.is_sending() {
-                lost = connection.begin_send(&mut commands, self.builder.batch_len_max()).await.err();
+                let is_wanted = |command: &Command| is_wanted(&mut self.pending, command);
+                lost =
+                    connection.begin_send(&mut commands, self.builder.batch_len_max(), is_wanted).await.err();
             }
             if lost.is_some() {
                 commands.clear();
@@ -415,7 +417,8 @@ impl Task {
                         Some(Notice::Disconnect(done)) => Some(done),
                         None => None,
                     };
-                    connection.close(commands, self.builder.batch_len_max()).await;
+                    let is_wanted = |command: &Command| is_wanted(&mut self.pending, command);
+                    connection.close(commands, self.builder.batch_len_max(), is_wanted).await;
                     return Err(End::Closed(done));
                 }
                 () = tokio::task::yield_now(), if handles && !replies.is_empty() => {}
@@ -956,6 +959,15 @@ impl Task {
             }
         }
     }
+}
+
+/// Whether a command is still to be sent. One whose caller has given up is not: the caller may make the call again.
+fn is_wanted(pending: &mut HashMap<u32, Pending>, command: &Command) -> bool {
+    let has_gone = matches!(pending.get(&command.id), Some(Pending::Call(done)) if done.is_closed());
+    if has_gone {
+        pending.remove(&command.id);
+    }
+    !has_gone
 }
 
 /// Asks a source for a token, in a task of its own: it may panic.

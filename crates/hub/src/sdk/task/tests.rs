@@ -708,3 +708,36 @@ async fn the_end_waits_for_what_is_being_sent() {
     let ((), message) = tokio::join!(sending, receiving);
     assert_eq!(commands_in(&message)[0]["send"]["data"].to_string(), data);
 }
+
+/// Its caller may make it again.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_given_up_is_not_sent() {
+    let (opened, mut server) = open(100).await;
+    let (_client, mut task) = client(1);
+    let long = |n: u8| json!([n, "x".repeat(30_000)]).to_string();
+    let mut answers: Vec<_> = (0..3)
+        .map(|n| {
+            let (request, answered) = rpc(long(n));
+            let Request::Call(call) = request else { unreachable!() };
+            task.calls.push_back(*call);
+            answered
+        })
+        .collect();
+    let receiving = async {
+        // The first is being sent.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        answers.remove(1);
+        let mut received = Vec::new();
+        while received.len() < 2 {
+            let message = server.recv_owned().await.unwrap().unwrap();
+            received
+                .extend(commands_in(&message).into_iter().map(|command| command["rpc"]["data"].to_string()));
+        }
+        received
+    };
+    tokio::select! {
+        _ = task.serve(opened) => panic!("the connection is lost"),
+        received = receiving => assert!(received == [long(0), long(2)], "it was sent"),
+    }
+    assert_eq!(task.pending.len(), 2);
+}
