@@ -116,10 +116,12 @@ pub enum ClientEvent {
 impl Len for ClientEvent {
     fn len(&self) -> usize {
         match self {
-            Self::Connected { data, .. } | Self::Message(data) => data.len(),
-            Self::Subscribed { subscribed, .. } => subscribed.data.len(),
-            Self::Publication { publication, .. } => publication.encoded_len(),
-            Self::Connecting { .. } | Self::Disconnected { .. } | Self::Unsubscribed { .. } => 0,
+            Self::Connected { client, data } => client.len() + data.len(),
+            Self::Message(data) => data.len(),
+            Self::Subscribed { channel, subscribed } => channel.len() + subscribed.len(),
+            Self::Publication { channel, publication } => channel.len() + publication.encoded_len(),
+            Self::Connecting { reason, .. } | Self::Disconnected { reason, .. } => reason.len(),
+            Self::Unsubscribed { channel } => channel.len(),
         }
     }
 }
@@ -384,5 +386,35 @@ impl Subscribed {
             recovered: result.recovered,
             data: result.data.clone(),
         }
+    }
+
+    /// As for [`Len`].
+    fn len(&self) -> usize {
+        self.position.epoch.len() + self.data.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_count_every_byte_that_a_server_chooses() {
+        let text = || "x".repeat(100);
+        let position = Position { epoch: text(), offset: 1 };
+        let subscribed = Subscribed { position, data: text().into(), ..Subscribed::default() };
+        let publication = Publication { data: text().into(), ..Publication::default() };
+        for (event, count) in [
+            (ClientEvent::Connected { client: text(), data: text().into() }, 2),
+            (ClientEvent::Connecting { code: 0, reason: text() }, 1),
+            (ClientEvent::Disconnected { code: 0, reason: text() }, 1),
+            (ClientEvent::Subscribed { channel: text(), subscribed: subscribed.clone() }, 3),
+            (ClientEvent::Publication { channel: text(), publication }, 2),
+            (ClientEvent::Unsubscribed { channel: text() }, 1),
+            (ClientEvent::Message(text().into()), 1),
+        ] {
+            assert!((100 * count..100 * count + 10).contains(&event.len()), "{} {event:?}", event.len());
+        }
+        assert_eq!(SubscriptionEvent::Subscribed(subscribed).len(), 200);
     }
 }

@@ -140,7 +140,7 @@ pub enum SubscriptionEvent {
 impl Len for SubscriptionEvent {
     fn len(&self) -> usize {
         match self {
-            Self::Subscribed(subscribed) => subscribed.data.len(),
+            Self::Subscribed(subscribed) => subscribed.len(),
             Self::Publication(publication) => publication.encoded_len(),
             Self::Join(info) | Self::Leave(info) => info.encoded_len(),
             Self::Unsubscribed { reason, .. } => reason.len(),
