@@ -8,11 +8,12 @@
 //!            +-- refused for good -----------------------------------------------+
 //! ```
 //!
-//! Layers: `deliveries`, `entry`, `server_side`.
+//! Layers: `deliveries`, `entry`, `server_side`, `sweep`.
 
 mod deliveries;
 mod entry;
 mod server_side;
+mod sweep;
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -26,6 +27,7 @@ use tokio::time::Instant;
 use self::deliveries::{Deliveries, Event};
 use self::entry::{Entry, State, WrongBase};
 use self::server_side::ServerSide;
+use self::sweep::Sweep;
 use super::builder::{ClientBuilder, TokenSource};
 use super::connection::{Connection, Lost, Opened, Received, Replies, check_len};
 use super::queue::Sender;
@@ -94,6 +96,21 @@ enum Pending {
     Unsubscribe,
 }
 
+impl Pending {
+    /// Whether it is a call whose caller has given up.
+    fn has_gone(&self) -> bool {
+        matches!(self, Self::Call(done) if done.is_closed())
+    }
+}
+
+/// Of the lists of callers.
+#[derive(Default)]
+struct Sweeps {
+    calls: Sweep,
+    waiting: Sweep,
+    pending: Sweep,
+}
+
 /// A token that was made.
 struct Token {
     /// Of this channel's subscription, and the key of the token; `None` for the connection's.
@@ -117,6 +134,7 @@ pub(super) struct Task {
     events: Option<Sender<ClientEvent>>,
     deliveries: Deliveries,
     pending: HashMap<u32, Pending>,
+    sweeps: Sweeps,
     /// The pending commands that are no calls, in their order, and perhaps some that were answered.
     owed: VecDeque<u32>,
     last_id: u32,
@@ -145,7 +163,7 @@ impl Task {
         notices: mpsc::UnboundedReceiver<Notice>,
     ) -> Self {
         let token = builder.token.clone();
-        let (entries, server_side, calls, waiting, events, deliveries, pending) = Default::default();
+        let (entries, server_side, calls, waiting, events, deliveries, pending, sweeps) = Default::default();
         Self {
             builder: Arc::new(builder),
             requests,
@@ -159,6 +177,7 @@ impl Task {
             events,
             deliveries,
             pending,
+            sweeps,
             owed: VecDeque::new(),
             // 1 is that of `connect`.
             last_id: 1,
@@ -282,16 +301,24 @@ impl Task {
         match request {
             Request::Call(call) => {
                 // Callers give up after their timeout.
-                self.calls.retain(|call| !call.done.is_closed());
-                self.calls.push_back(*call);
+                let calls = &mut self.calls;
+                self.sweeps.calls.run(calls.len(), || {
+                    calls.retain(|call| !call.done.is_closed());
+                    calls.len()
+                });
+                calls.push_back(*call);
             }
             Request::Subscribe { channel, options, events, done } => {
                 self.add(channel, *options, events, done);
             }
             Request::Events(events) => self.events = Some(events),
             Request::Connected(done) => {
-                self.waiting.retain(|done| !done.is_closed());
-                self.waiting.push(done);
+                let waiting = &mut self.waiting;
+                self.sweeps.waiting.run(waiting.len(), || {
+                    waiting.retain(|done| !done.is_closed());
+                    waiting.len()
+                });
+                waiting.push(done);
             }
         }
     }
@@ -480,9 +507,11 @@ impl Task {
         }
         command.id = self.next_id();
         // Replies that nobody waits for any more and that never arrive.
-        if self.pending.len() >= 1_024 {
-            self.pending.retain(|_, pending| !matches!(pending, Pending::Call(done) if done.is_closed()));
-        }
+        let pending = &mut self.pending;
+        self.sweeps.pending.run(pending.len(), || {
+            pending.retain(|_, pending| !pending.has_gone());
+            pending.len()
+        });
         self.pending.insert(command.id, Pending::Call(done));
         commands.push_back(command);
     }
@@ -963,7 +992,7 @@ impl Task {
 
 /// Whether a command is still to be sent. One whose caller has given up is not: the caller may make the call again.
 fn is_wanted(pending: &mut HashMap<u32, Pending>, command: &Command) -> bool {
-    let has_gone = matches!(pending.get(&command.id), Some(Pending::Call(done)) if done.is_closed());
+    let has_gone = pending.get(&command.id).is_some_and(Pending::has_gone);
     if has_gone {
         pending.remove(&command.id);
     }
