@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use wireloom::{Request, Server};
 
 use crate::{Fault, Serve, Temporary, measure, measure_until, run, start};
 
@@ -54,6 +55,26 @@ async fn slow_readers_read_slowly() {
         measure_until(&url, &args, |code, report| code == 0 && answered(report) >= Some(150)).await;
     assert_eq!(code, 0, "{report}");
     assert!((Some(150)..=Some(200)).contains(&answered(&report)), "{report}");
+}
+
+/// Messages that were due in the warm-up arrive after it: the server is slower than the reader.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_readers_read_as_many_messages_as_they_should() {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", server.local_addr().unwrap());
+    let handle = |request: Request| async move {
+        request.websocket().map(|upgrade| {
+            upgrade.on_open(async |mut socket| {
+                while socket.send("message").await.is_ok() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            })
+        })
+    };
+    tokio::spawn(async move { server.serve(handle).await });
+    let args = ["--scenario", "slow", "--rate", "100", "--count", "20", "--warmup", "500ms"];
+    let (code, report) = measure(&url, &args).await;
+    assert_eq!((code, &report["answered"]), (0, &20.into()), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

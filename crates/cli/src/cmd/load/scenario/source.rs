@@ -22,12 +22,13 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
     let ended: Result<Ended, WebSocketError> = poll_fn(|cx| {
         loop {
             let now = Instant::now();
-            let (mut messages, mut bytes, mut is_pending) = (0, 0, false);
-            let mut ended = None;
+            // The messages and bytes of the warm-up, and those that are measured.
+            let mut counts = [(0, 0); 2];
+            let (mut is_pending, mut ended) = (false, None);
             for _ in 0..BATCH {
-                match &pace {
+                let intended = match &pace {
                     Pace::Open(_) => match pace.next(&run, now, 0) {
-                        Next::Due(_) => {}
+                        Next::Due(intended) => intended,
                         Next::Wait => break,
                         Next::Over => {
                             ended = Some(Ok(Ended::Done));
@@ -38,12 +39,14 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
                         ended = Some(Ok(Ended::Done));
                         break;
                     }
-                    Pace::Closed(_) => {}
-                }
+                    Pace::Closed(_) => now,
+                };
+                let is_measured = run.plan.is_measured(intended);
                 match pin!(receiver.recv()).poll(cx) {
                     Poll::Ready(Ok(Some(message))) => {
-                        messages += 1;
-                        bytes += message.as_bytes().len() as u64;
+                        let (messages, bytes) = &mut counts[usize::from(is_measured)];
+                        *messages += 1;
+                        *bytes += message.as_bytes().len() as u64;
                         pace.sent();
                         continue;
                     }
@@ -51,11 +54,13 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
                     Poll::Ready(Err(error)) => ended = Some(Err(error)),
                     Poll::Pending => is_pending = true,
                 }
-                run.return_ticket(run.plan.is_measured(now));
+                run.return_ticket(is_measured);
                 break;
             }
-            if messages > 0 {
-                run.recorder().received(Instant::now(), messages, bytes, run.plan.is_measured(now));
+            for (is_measured, (messages, bytes)) in [false, true].into_iter().zip(counts) {
+                if messages > 0 {
+                    run.recorder().received(Instant::now(), messages, bytes, is_measured);
+                }
             }
             if let Some(ended) = ended {
                 return Poll::Ready(ended);
@@ -63,7 +68,7 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
             if end.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Ok(Ended::Done));
             }
-            if is_pending || (messages == 0 && pace.poll_due(cx).is_pending()) {
+            if is_pending || (counts == [(0, 0); 2] && pace.poll_due(cx).is_pending()) {
                 return Poll::Pending;
             }
         }
