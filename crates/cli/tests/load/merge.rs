@@ -154,3 +154,32 @@ async fn nothing_from_a_file_controls_the_terminal() {
     assert_eq!(code, 5, "{errors}");
     assert!(!table.contains('\x1b') && table.contains("1 lost"), "{table:?}");
 }
+
+/// As on a full disk: no file may be longer than a block.
+#[tokio::test]
+async fn a_report_that_cannot_be_written_leaves_the_old_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (log, merged) = (file("a.hdr"), file("all.hdr"));
+    let url = start(Fault::None).await;
+    let args = [&*url, "--count", "100", "--quiet", "--hdr", &log];
+    assert_eq!(run(&args).await.0, 0);
+    let old = std::fs::read(&log).unwrap();
+    assert!(old.len() > 512);
+    std::fs::write(&merged, &old).unwrap();
+    let limited = async |args: &[&str]| {
+        let script = "ulimit -f 1; trap '' XFSZ; exec \"$@\"";
+        let mut command = tokio::process::Command::new("sh");
+        command.args(["-c", script, "sh", crate::WIRELOOM, "load"]).args(args);
+        let output = command.stdin(std::process::Stdio::null()).output().await.unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, errors) = limited(&args).await;
+    assert!(code == Some(5) && errors.contains("a.hdr: "), "{code:?} {errors}");
+    let (code, errors) = limited(&["merge", &log, "--hdr", &merged]).await;
+    assert!(code == Some(5) && errors.contains("all.hdr: "), "{code:?} {errors}");
+    for path in [&log, &merged] {
+        assert!(std::fs::read(path).unwrap() == old, "{path} has changed");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "something is left");
+}

@@ -136,7 +136,9 @@ fn merge(args: &Merge) -> Exit {
     };
     // Before the print, which waits for a reader.
     let written = args.hdr.as_ref().map_or(Ok(()), |path| {
-        std::fs::write(path, &merged.text).map_err(|error| format!("--hdr {}: {error}", path.display()))
+        file::open(path)
+            .and_then(|file| file::replace(file, path, &merged.text))
+            .map_err(|error| format!("--hdr {}: {error}", path.display()))
     });
     let failures: Vec<String> = [written, print_text(&text)].into_iter().filter_map(Result::err).collect();
     if !failures.is_empty() {
@@ -363,10 +365,10 @@ impl Files {
 
     /// Writes all files; returns why some could not be written. The run is over: the result must not be lost with one of them.
     fn write(self, report: &Report) -> Vec<String> {
-        let write = |ReportFile { option, path, mut file, content }: ReportFile| {
+        let write = |ReportFile { option, path, file, content }: ReportFile| {
             let content = content(report).map_err(|error| format!("{option}: {error}"))?;
-            file::empty(&file);
-            file.write_all(&content).map_err(|error| format!("{option} {}: {error}", path.display()))
+            file::replace(file, &path, &content)
+                .map_err(|error| format!("{option} {}: {error}", path.display()))
         };
         self.0.into_iter().filter_map(|file| write(file).err()).collect()
     }
