@@ -565,6 +565,8 @@ async fn decrypts_own_traffic_with_sslkeylogfile() {
         }
         let (code, _, errors) = crate::process::finish(client.spawn().unwrap()).await;
         assert_eq!(code, 0, "{errors}");
+        let mode = std::os::unix::fs::PermissionsExt::mode(&keys.metadata().unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
         let segments = tokio::time::timeout(DEADLINE, relayed).await.unwrap().unwrap();
         std::fs::write(&capture, pcap(&segments)).unwrap();
         let text = printed(&[capture.to_str().unwrap(), "--key-log", keys.to_str().unwrap()]);

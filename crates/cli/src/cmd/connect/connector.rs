@@ -14,6 +14,7 @@ use super::journal::Journal;
 use super::trace::Trace;
 use crate::args::{Connect, Framing, Tls, has_scheme};
 use crate::cmd::join::Joining;
+use crate::file;
 
 /// The longest message to accept, in bytes.
 const MAX_MESSAGE: u64 = 64 << 20;
@@ -215,14 +216,14 @@ fn unusable_pair(cert: &Path, key: &Path, error: &dyn Display) -> String {
     format!("--cert {} with --key {}: {error}", cert.display(), key.display())
 }
 
-/// Checks that the file of SSLKEYLOGFILE can be written, which rustls only logs.
+/// Checks that the file of SSLKEYLOGFILE can be written, which rustls only logs, and creates it for this user alone, which rustls does not.
 ///
 /// # Errors
 /// It cannot; the text names it.
 fn check_key_log() -> Result<(), String> {
     let Some(path) = std::env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()) else { return Ok(()) };
-    let opened = File::options().append(true).create(true).open(&path);
-    opened.map(drop).map_err(|error| format!("SSLKEYLOGFILE {}: {error}", Path::new(&path).display()))
+    let path = Path::new(&path);
+    file::append_private(path).map(drop).map_err(|error| format!("SSLKEYLOGFILE {}: {error}", path.display()))
 }
 
 #[cfg(test)]
