@@ -280,6 +280,16 @@ async fn a_certificate_in_cacert_is_trusted_as_the_servers_own() {
 }
 
 #[tokio::test]
+async fn roots_that_cannot_be_read_are_named() {
+    let server = Server::start(&["--tls"]).await;
+    let url = format!("wss://{}/echo", server.addresses[1]);
+    let mut command = connect_command(&[&url]);
+    command.env("SSL_CERT_FILE", "/nowhere/roots.pem").env_remove("SSL_CERT_DIR");
+    let (code, _, errors) = finish(command.spawn().unwrap()).await;
+    assert!(code == 7 && errors.contains("/nowhere/roots.pem"), "{code} {errors}");
+}
+
+#[tokio::test]
 async fn binary_messages_survive_in_every_format() {
     let (server, folder) = (Server::start(&[]).await, folder("formats"));
     let echo = server.url("/echo");

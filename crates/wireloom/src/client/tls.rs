@@ -263,21 +263,36 @@ impl Roots {
         for root in &self.own {
             store.add(root.clone()).map_err(Error::from)?;
         }
-        if self.platform {
-            #[cfg(feature = "native-roots")]
-            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
+        let failure = if self.platform { add_platform(&mut store) } else { None };
         #[cfg(feature = "webpki-roots")]
         if self.webpki {
             store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }
         if store.is_empty() {
             // Every certificate would be refused with a misleading error.
-            let why = "this machine has no list of root certificates (often the package ca-certificates)";
-            return Err(rustls::Error::General(why.into()).into());
+            let why = match failure {
+                Some(failure) => format!("the root certificates of this machine cannot be read: {failure}"),
+                None => {
+                    "this machine has no list of root certificates (often the package ca-certificates)".into()
+                }
+            };
+            return Err(rustls::Error::General(why).into());
         }
         Ok(store)
     }
+}
+
+/// Adds the roots of the platform. Returns the first failure.
+#[cfg(feature = "native-roots")]
+fn add_platform(store: &mut RootCertStore) -> Option<String> {
+    let loaded = rustls_native_certs::load_native_certs();
+    store.add_parsable_certificates(loaded.certs);
+    loaded.errors.first().map(ToString::to_string)
+}
+
+#[cfg(not(feature = "native-roots"))]
+fn add_platform(_: &mut RootCertStore) -> Option<String> {
+    None
 }
 
 async fn handshake(
