@@ -31,19 +31,36 @@ pub(super) struct Connection {
     socket: WebSocket,
     /// How long no byte may arrive or leave while a message is on its way.
     timeout: Duration,
-    /// While a message is sent: the server does not read, unless bytes leave. In time since `opened_at`.
-    stuck: Option<Deadline>,
-    /// The bytes that had left when `stuck` was set.
-    sent_len: u64,
     ping_interval: Duration,
     has_pong: bool,
     opened_at: Instant,
-    /// The server is taken for lost, unless bytes arrive. In time since `opened_at`.
-    silence: Option<Deadline>,
-    /// The bytes that had arrived when `silence` was set.
-    received_len: u64,
-    /// The first command that the server owes an answer to, and until when. In time since `opened_at`.
-    owed: Option<(u32, Deadline)>,
+    /// While a message is sent: the server does not read, unless bytes leave.
+    stuck: Option<Watch>,
+    /// The server is taken for lost, unless bytes arrive.
+    silence: Option<Watch>,
+    /// The first command that the server owes an answer to.
+    owed: Option<Watch>,
+}
+
+/// A deadline that begins anew when something has changed: the number of bytes, or the command. In time since `opened_at`.
+#[derive(Clone, Copy)]
+struct Watch {
+    timeout: Duration,
+    deadline: Deadline,
+    seen: u64,
+}
+
+impl Watch {
+    fn new(now: Duration, timeout: Duration, seen: u64) -> Self {
+        Self { timeout, deadline: Deadline::new(now, timeout), seen }
+    }
+
+    fn is_over(&mut self, now: Duration, seen: u64) -> bool {
+        if seen != self.seen {
+            *self = Self::new(now, self.timeout, seen);
+        }
+        self.deadline.is_over(now, self.timeout)
+    }
 }
 
 /// What [`Connection::recv`] returns.
@@ -154,13 +171,11 @@ impl Connection {
         Self {
             socket,
             timeout,
-            stuck: None,
-            sent_len: 0,
             ping_interval: Duration::ZERO,
             has_pong: false,
             opened_at: Instant::now(),
+            stuck: None,
             silence: None,
-            received_len: 0,
             owed: None,
         }
     }
@@ -211,7 +226,7 @@ impl Connection {
         if !batch.is_empty() {
             // The queue is empty, so that there is room.
             self.socket.feed(&*batch).await.map_err(Lost::retry)?;
-            self.note_sending();
+            self.stuck = Some(self.watch(self.timeout, self.socket.traffic().bytes_sent));
         }
         Ok(())
     }
@@ -246,72 +261,52 @@ impl Connection {
         self.has_pong && *reply == Reply::default()
     }
 
-    /// When [`is_silent`](Self::is_silent) is to be asked.
-    pub(super) fn silent_at(&self) -> Option<Instant> {
-        self.silence.map(|deadline| self.opened_at + deadline.at())
+    /// When [`failure`](Self::failure) is to be asked.
+    pub(super) fn failure_at(&self, reads: bool) -> Option<Instant> {
+        let [silence, owed] = [self.silence, self.owed].map(|watch| watch.filter(|_| reads));
+        let watches = [self.stuck, silence, owed].into_iter().flatten();
+        watches.map(|watch| self.opened_at + watch.deadline.at()).min()
     }
 
-    /// Whether no byte has arrived for longer than the server's pings allow. A message that is on its way is a sign of life.
-    pub(super) fn is_silent(&mut self) -> bool {
-        if self.socket.traffic().bytes_received > self.received_len {
-            self.note_bytes();
+    /// Why the connection counts as lost: no byte has left for too long, or has arrived for longer than the server's pings allow, or an
+    /// answer takes too long. While nothing is read, pings and answers wait.
+    pub(super) fn failure(&mut self, reads: bool) -> Option<&'static str> {
+        let (now, traffic) = (self.opened_at.elapsed(), self.socket.traffic());
+        let is_over = |watch: &mut Option<Watch>, seen: Option<u64>| {
+            watch.as_mut().is_some_and(|watch| watch.is_over(now, seen.unwrap_or(watch.seen)))
+        };
+        if is_over(&mut self.stuck, Some(traffic.bytes_sent)) {
+            Some("the server does not read")
+        } else if reads && is_over(&mut self.silence, Some(traffic.bytes_received)) {
+            Some("the server is silent")
+        } else if reads && is_over(&mut self.owed, None) {
+            Some("the server does not answer")
+        } else {
+            None
         }
-        let now = self.opened_at.elapsed();
-        let timeout = self.silence_max();
-        self.silence.as_mut().is_some_and(|deadline| deadline.is_over(now, timeout))
-    }
-
-    /// When [`is_stuck`](Self::is_stuck) is to be asked.
-    pub(super) fn stuck_at(&self) -> Option<Instant> {
-        self.stuck.map(|deadline| self.opened_at + deadline.at())
-    }
-
-    /// Whether a message is being sent and no byte has left for too long.
-    pub(super) fn is_stuck(&mut self) -> bool {
-        if self.is_sending() && self.socket.traffic().bytes_sent > self.sent_len {
-            self.note_sending();
-        }
-        let now = self.opened_at.elapsed();
-        self.stuck.as_mut().is_some_and(|deadline| deadline.is_over(now, self.timeout))
     }
 
     /// Notes the first command that the server owes an answer to. Each has its time from when those before it are answered.
     pub(super) fn note_owed(&mut self, id: Option<u32>) {
-        if self.owed.map(|(before, _)| before) != id {
-            self.owed = id.map(|id| (id, Deadline::new(self.opened_at.elapsed(), self.answer_max())));
+        let id = id.map(u64::from);
+        if self.owed.map(|watch| watch.seen) != id {
+            self.owed = id.map(|id| self.watch(self.answer_max(), id));
         }
-    }
-
-    /// When [`owes`](Self::owes) is to be asked.
-    pub(super) fn owes_at(&self) -> Option<Instant> {
-        self.owed.map(|(_, deadline)| self.opened_at + deadline.at())
-    }
-
-    /// Whether the server has owed an answer for too long.
-    pub(super) fn owes(&mut self) -> bool {
-        let (now, answer_max) = (self.opened_at.elapsed(), self.answer_max());
-        self.owed.as_mut().is_some_and(|(_, deadline)| deadline.is_over(now, answer_max))
-    }
-
-    fn answer_max(&self) -> Duration {
-        self.timeout.saturating_mul(ANSWER_TIMEOUTS)
-    }
-
-    fn note_sending(&mut self) {
-        self.stuck = Some(Deadline::new(self.opened_at.elapsed(), self.timeout));
-        self.sent_len = self.socket.traffic().bytes_sent;
-    }
-
-    fn silence_max(&self) -> Duration {
-        self.ping_interval + PING_DELAY_MAX
     }
 
     fn note_bytes(&mut self) {
         if !self.ping_interval.is_zero() {
-            let now = self.opened_at.elapsed();
-            self.silence = Some(Deadline::new(now, self.silence_max()));
-            self.received_len = self.socket.traffic().bytes_received;
+            let silence_max = self.ping_interval + PING_DELAY_MAX;
+            self.silence = Some(self.watch(silence_max, self.socket.traffic().bytes_received));
         }
+    }
+
+    fn watch(&self, timeout: Duration, seen: u64) -> Watch {
+        Watch::new(self.opened_at.elapsed(), timeout, seen)
+    }
+
+    fn answer_max(&self) -> Duration {
+        self.timeout.saturating_mul(ANSWER_TIMEOUTS)
     }
 
     /// Why the connection has ended.
@@ -446,21 +441,21 @@ mod tests {
         let client = async {
             let mut connection = connection.connect(ConnectRequest::default()).await.ok().unwrap().connection;
             loop {
-                let silent_at = connection.silent_at().unwrap();
+                let failure_at = connection.failure_at(true).unwrap();
                 tokio::select! {
                     replies = connection.recv(true) => {
                         let Ok(Received::Replies(mut replies)) = replies else { panic!("{replies:?}") };
                         assert!(replies.next().unwrap().unwrap().push.is_some());
                         return connection;
                     }
-                    () = sleep_until(silent_at) => assert!(!connection.is_silent()),
+                    () = sleep_until(failure_at) => assert_eq!(connection.failure(true), None),
                 }
             }
         };
         let (_server, mut connection) = tokio::join!(serving, client);
         let silent_since = Instant::now();
-        while !connection.is_silent() {
-            sleep_until(connection.silent_at().unwrap()).await;
+        while connection.failure(true) != Some("the server is silent") {
+            sleep_until(connection.failure_at(true).unwrap()).await;
         }
         let silent_for = silent_since.elapsed();
         let expected = Duration::from_secs(1) + PING_DELAY_MAX;
@@ -474,19 +469,20 @@ mod tests {
         connection.ping_interval = Duration::from_secs(25);
         connection.note_bytes();
         tokio::time::advance(Duration::from_secs(3_600)).await;
-        assert!(!connection.is_silent());
-        sleep_until(connection.silent_at().unwrap()).await;
-        assert!(connection.is_silent());
+        assert_eq!(connection.failure(true), None);
+        sleep_until(connection.failure_at(true).unwrap()).await;
+        assert_eq!(connection.failure(false), None);
+        assert_eq!(connection.failure(true), Some("the server is silent"));
     }
 
     /// Whether commands leave.
     async fn sends(connection: &mut Connection, commands: &[Command]) -> bool {
         let mut commands = commands.to_vec().into();
         connection.begin_send(&mut commands, 0, |_| true).await.unwrap();
-        while let Some(stuck_at) = connection.stuck_at() {
+        while let Some(failure_at) = connection.failure_at(false) {
             tokio::select! {
                 received = connection.recv(true) => assert!(matches!(received, Ok(Received::Sent))),
-                () = sleep_until(stuck_at) => if connection.is_stuck() { return false },
+                () = sleep_until(failure_at) => if connection.failure(false).is_some() { return false },
             }
         }
         true

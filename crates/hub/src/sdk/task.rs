@@ -457,15 +457,8 @@ impl Task {
                     Err(lost) => return Ok(lost),
                 },
                 () = tokio::time::sleep_until(deadline) => {
-                    if connection.is_stuck() {
-                        return Ok(connection.abandon("the server does not read"));
-                    }
-                    // While nothing is read, the server's pings and answers wait.
-                    if reads && connection.is_silent() {
-                        return Ok(connection.abandon("the server is silent"));
-                    }
-                    if reads && connection.owes() {
-                        return Ok(connection.abandon("the server does not answer"));
+                    if let Some(reason) = connection.failure(reads) {
+                        return Ok(connection.abandon(reason));
                     }
                 }
             }
@@ -524,13 +517,8 @@ impl Task {
 
     fn deadline(&self, connection: &Connection, reads: bool, sends: bool) -> Instant {
         let far = Instant::now() + Duration::from_secs(3_600);
-        let [silent_at, owes_at] =
-            [connection.silent_at(), connection.owes_at()].map(|at| at.filter(|_| reads));
         let [renew_at, due_at] = [self.renew_at, self.due_at].map(|at| at.filter(|_| sends));
-        [connection.stuck_at(), silent_at, owes_at, renew_at, due_at]
-            .into_iter()
-            .flatten()
-            .fold(far, Instant::min)
+        [connection.failure_at(reads), renew_at, due_at].into_iter().flatten().fold(far, Instant::min)
     }
 
     /// Begins calls that waited for a connection, and subscriptions that are due: not all at once, so that replies are read meanwhile.
