@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::{Instant, timeout, timeout_at};
+use wireloom::client::LossReason;
 use wireloom::{CloseCode, WebSocket};
 
 use super::ClientError;
@@ -106,13 +107,21 @@ pub(super) enum Lost {
     Retry { code: u32, reason: String },
     /// The token has expired: it is made again with a new one.
     TokenExpired,
-    /// The server does not want it again.
+    /// It is not made again: the server does not want it, or it would fail for the same reason.
     Final { code: u32, reason: String },
 }
 
 impl Lost {
     pub(super) fn retry(reason: impl ToString) -> Self {
         Self::Retry { code: 0, reason: reason.to_string() }
+    }
+
+    fn not_opened(error: wireloom::Error) -> Self {
+        let reason = error.to_string();
+        match LossReason::NotOpened(error).is_temporary() {
+            true => Self::Retry { code: 0, reason },
+            false => Self::Final { code: 0, reason },
+        }
     }
 
     /// By a close code of the server.
@@ -149,7 +158,7 @@ impl Connection {
         subs: HashMap<String, Position>,
     ) -> Result<Opened, Lost> {
         let opened = timeout(builder.timeout, builder.connector.connect(&builder.url)).await;
-        let socket = opened.map_err(|_| Lost::retry("no answer in time"))?.map_err(Lost::retry)?;
+        let socket = opened.map_err(|_| Lost::retry("no answer in time"))?.map_err(Lost::not_opened)?;
         let recovered = |position: Position| SubscribeRequest {
             recover: true,
             epoch: position.epoch,

@@ -83,9 +83,9 @@ pub enum ClientEvent {
         /// The reason, as a text.
         reason: String,
     },
-    /// The server has ended the connection for good, or refused it.
+    /// The server has ended the connection for good, or refused it; or it cannot be made, for a reason that will not pass, such as the URL.
     Disconnected {
-        /// The close code, or the code of the error.
+        /// The close code, or the code of the error; 0 if there was none.
         code: u32,
         /// The reason, as a text.
         reason: String,
@@ -137,7 +137,7 @@ pub enum ClientError {
     Timeout,
     /// The connection was lost before the answer. A publication may have been made.
     ConnectionLost,
-    /// The server has ended the connection for good, with this code and reason; or it was closed here, with code 0.
+    /// The server has ended the connection for good, with this code and reason; or it was closed here, or cannot be made, with code 0.
     Disconnected {
         /// The code.
         code: u32,
@@ -197,10 +197,12 @@ impl Client {
         ClientBuilder::new(url.into())
     }
 
-    /// Waits until the client is connected.
+    /// Waits until the client is connected: for as long as it takes, where another attempt may help, such as after a timeout or while the
+    /// host is not found. [`ClientEvent::Connecting`] has the reason of each attempt.
     ///
     /// # Errors
-    /// [`ClientError::Disconnected`]: the server refused the connection for good.
+    /// [`ClientError::Disconnected`]: the server refused the connection for good, or it cannot be made, for a reason that will not pass: the
+    /// URL, the server's certificate, a response such as 404. See [`LossReason::is_temporary`](wireloom::client::LossReason::is_temporary).
     pub async fn connected(&self) -> Result<(), ClientError> {
         let (done, connected) = oneshot::channel();
         self.request(Request::Connected(done)).await?;

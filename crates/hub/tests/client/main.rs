@@ -293,6 +293,17 @@ async fn what_is_refused_for_good_is_not_tried_again() {
 }
 
 #[tokio::test]
+async fn a_connection_that_cannot_be_made_is_not_tried_again() {
+    let served = Served::start().await;
+    for (url, reason) in [("ws//typo".to_owned(), "neither"), (format!("{}/nowhere", served.url), "404")] {
+        let client = Client::builder(url).reconnect_delay(Duration::ZERO, Duration::ZERO).start();
+        let connected = tokio::time::timeout(Duration::from_secs(20), client.connected()).await;
+        let error = connected.expect("it is tried for ever").unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_dropped_subscription_ends_and_can_be_made_again() {
     let served = Served::start().await;
     let client = served.builder().start();
