@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::warn;
+use wireloom::client::url_without_secrets;
 
 use crate::budget::{self, BYTES_PER_UNIT, charge};
 use crate::clock::{Clock, WarningLimit};
@@ -26,7 +27,6 @@ use crate::nullable::{map_or_default, or_default};
 use crate::overrides::Overrides;
 use crate::protocol::ErrorCode;
 use crate::random::Uuid;
-use crate::url::without_secrets;
 
 /// Verifies tokens.
 pub(crate) struct Verifier {
@@ -441,7 +441,7 @@ impl Keys {
             config.jwks_url.as_deref().map(|url| match known.iter().find(|known| known.url() == url) {
                 Some(known) => Ok(known.clone()),
                 None => RemoteKeys::new(url).map(Arc::new).map_err(|error| {
-                    ConfigError(format!("{section}.jwks_url {}: {error}", without_secrets(url)))
+                    ConfigError(format!("{section}.jwks_url {}: {error}", url_without_secrets(url)))
                 }),
             });
         Ok(Self {

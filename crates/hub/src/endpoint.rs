@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 use tracing::warn;
-use wireloom::client::{Http2, Pool, Request, Response};
+use wireloom::client::{Http2, Pool, Request, Response, url_without_secrets};
 use wireloom::{Connector, Error, HttpError};
 
 use crate::clock::{Clock, WarningLimit};
@@ -20,7 +20,6 @@ use crate::nullable::or_default;
 use crate::protocol::{Disconnect, ErrorCode};
 use crate::spans::{Span, is_context};
 use crate::turns::{CALLS_MAX, Turns};
-use crate::url::without_secrets;
 
 /// The maximum length of a response, in bytes.
 const RESPONSE_LEN_MAX: usize = 1 << 20;
@@ -125,7 +124,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Endpoint({})", without_secrets(&self.url))
+        write!(f, "Endpoint({})", url_without_secrets(&self.url))
     }
 }
 
@@ -283,7 +282,7 @@ impl Endpoint {
 
     pub(crate) fn failed(&self, reason: &str) -> Failure {
         if self.warnings.may_warn(self.clock.now()) {
-            warn!(url = without_secrets(&self.url), reason, "an endpoint of the backend failed");
+            warn!(url = url_without_secrets(&self.url), reason, "an endpoint of the backend failed");
         }
         ErrorCode::Internal.into()
     }

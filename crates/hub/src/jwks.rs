@@ -10,10 +10,9 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tracing::warn;
 use wireloom::Connector;
-use wireloom::client::Request;
+use wireloom::client::{Request, url_without_secrets};
 
 use crate::shards::lock;
-use crate::url::without_secrets;
 
 /// The maximum length of a key set, in bytes.
 const LEN_MAX: usize = 256 << 10;
@@ -155,7 +154,7 @@ impl RemoteKeys {
             Err(reason) => {
                 // At most once in `INTERVAL_MIN`.
                 warn!(
-                    url = without_secrets(&self.url),
+                    url = url_without_secrets(&self.url),
                     reason, "the keys of tokens were not fetched; those that are known stay in use"
                 );
             }

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `budget`, `concurrently`, `shards`, `subscriptions`, `pattern`, `filter`, `fossil`, `spans`, `nullable`, `trusted_proxies`, `url`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `meta`, `opened`, `overrides`, `undelivered` → `auth`, `token`, `outbox`, `hooks`, `idempotency`, `turns` → `client`, `engine`, `endpoint`, `sessions`, `logins` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
+//! Layers: `protocol` → `random`, `clock`, `budget`, `concurrently`, `shards`, `subscriptions`, `pattern`, `filter`, `fossil`, `spans`, `nullable`, `trusted_proxies`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `meta`, `opened`, `overrides`, `undelivered` → `auth`, `token`, `outbox`, `hooks`, `idempotency`, `turns` → `client`, `engine`, `endpoint`, `sessions`, `logins` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
 //! `batch`, `encoded`, `changes`, `connecting`, `timers` → `clients`, `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `admin`, `serve` → `sdk`, `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -68,7 +68,6 @@ mod transport;
 mod trusted_proxies;
 mod turns;
 mod undelivered;
-mod url;
 
 pub use centrifugo::{Converted, convert_centrifugo};
 pub use config::{

@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use wireloom::client::url_without_secrets;
 
 use crate::client::Client;
 use crate::config::{ConfigError, HubConfig, ProxyChoice, ProxyConfig, namespace_of};
@@ -21,7 +22,6 @@ use crate::nullable::{map_or_default, or_default};
 use crate::overrides::Overrides;
 use crate::protocol::{ConnectRequest, Encoding, FilterNode};
 use crate::random::Uuid;
-use crate::url::without_secrets;
 
 /// The endpoints of the application.
 pub(crate) struct Proxies {
@@ -326,7 +326,7 @@ fn check(section: &str, proxy: &ProxyConfig) -> Result<(), ConfigError> {
     let Some(url) = &proxy.url else { return Ok(()) };
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     if rest.is_none_or(|rest| rest.is_empty() || rest.starts_with('/')) {
-        let url = without_secrets(url);
+        let url = url_without_secrets(url);
         return Err(ConfigError(format!("{section}.url {url:?} is not a URL of http or https")));
     }
     if proxy.timeout.is_zero() {

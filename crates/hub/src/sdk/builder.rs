@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wireloom::Connector;
-
-use crate::url::without_secrets;
+use wireloom::client::url_without_secrets;
 
 /// The result of a source of tokens: a token, or a text that says why there is none now.
 pub type TokenFuture = Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
@@ -38,7 +37,7 @@ pub struct ClientBuilder {
 
 impl std::fmt::Debug for ClientBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClientBuilder").field("url", &without_secrets(&self.url)).finish_non_exhaustive()
+        f.debug_struct("ClientBuilder").field("url", &url_without_secrets(&self.url)).finish_non_exhaustive()
     }
 }
 

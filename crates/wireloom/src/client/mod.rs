@@ -730,6 +730,20 @@ pub fn redirect_url(url: &str, location: &[u8]) -> Option<String> {
     Some(format!("{scheme}://{userinfo}{}{}", to.authority, to.resource))
 }
 
+/// A URL, or a reference to one, for errors and logs: scheme, host and path, without user information, query and fragment, which may be
+/// secrets. If it is no URL, everything up to the last `@` is left out: that may be a password.
+///
+/// ```
+/// use wireloom::client::url_without_secrets;
+///
+/// assert_eq!(url_without_secrets("wss://anna:secret@a.example/x?token=1"), "wss://a.example/x");
+/// assert_eq!(url_without_secrets("wss://anna:sec/ret@a.example/x"), "wss://a.example/x");
+/// ```
+#[must_use]
+pub fn url_without_secrets(url: &str) -> String {
+    target::without_secrets(url)
+}
+
 /// Whether two URLs have the same origin (RFC 6454 §5): then a redirect from one to the other may take credentials along. False if one
 /// of them is invalid.
 ///

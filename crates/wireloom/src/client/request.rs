@@ -4,6 +4,7 @@ use std::fmt;
 
 use wireloom_ws::handshake::{is_connection_specific_request_field, is_token};
 
+use super::target::without_secrets;
 use crate::error::{Error, HttpError};
 use crate::headers::Headers;
 use crate::http::Body;
@@ -173,15 +174,12 @@ fn is_of_connection(name: &str, value: &[u8]) -> bool {
     name.eq_ignore_ascii_case("host") || is_connection_specific_request_field(name.as_bytes(), value)
 }
 
-/// Without the query and the values of headers, which may be secrets.
+/// Without the credentials and the query of the URL and the values of headers, which may be secrets.
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.url.split('?').next().unwrap_or_default();
-        // The authority may contain a user and a password.
-        let path = path.rsplit_once('@').map_or(path, |(_, rest)| rest);
         f.debug_struct("Request")
             .field("method", &self.method)
-            .field("path", &path)
+            .field("url", &without_secrets(&self.url))
             .field("headers", &self.headers.iter().map(|header| &header.name).collect::<Vec<_>>())
             .field("body", &self.body)
             .finish()

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use wireloom_ws::handshake::uri::{Uri, UriError};
+use wireloom_ws::handshake::uri::{Uri, UriError, is_authority};
 
 use super::credentials::{Credentials, split_userinfo};
 use super::request::Request;
@@ -78,7 +78,7 @@ impl Target {
 
     /// `scheme` is `ws` or `wss`.
     fn split(scheme: &str, rest: &str) -> Result<Self, Error> {
-        let (authority, resource) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let (authority, resource) = split_authority(rest);
         let (userinfo, authority) = split_userinfo(authority);
         let credentials = match userinfo {
             None => None,
@@ -191,7 +191,39 @@ fn without_scheme<'a>(url: &'a str, schemes: &[&str]) -> Option<&'a str> {
 /// The user information of a URL with an authority, as it is written there.
 pub(super) fn userinfo(url: &str) -> Option<&str> {
     let (_, rest) = url.split_once("://")?;
-    split_userinfo(rest.split(['/', '?', '#']).next()?).0
+    split_userinfo(split_authority(rest).0).0
+}
+
+/// RFC 3986 §3.2: what follows the `//` of a URL is its authority, up to the first of `/`, `?` and `#`.
+pub(super) fn split_authority(rest: &str) -> (&str, &str) {
+    rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()))
+}
+
+/// A URL as errors and logs may show it: scheme, host and path. User information and the query may be secrets. In a text that is no URL
+/// the user information may extend to the last `@`: passwords contain `/`, `?` and `#`.
+pub(super) fn without_secrets(url: &str) -> String {
+    let behind_scheme = split_scheme(url).map_or(url, |(_, rest)| rest);
+    // RFC 3986 §4.2: a reference may begin with the authority.
+    let rest = if behind_scheme.starts_with("//") { behind_scheme.trim_start_matches('/') } else { url };
+    let scheme = &url[..url.len() - rest.len()];
+    let path = |rest: &str| rest.split(['?', '#']).next().unwrap_or_default().to_owned();
+    let (authority, resource) = split_authority(rest);
+    let host = split_userinfo(authority).1;
+    // The port of a URL may be empty, but then what follows is rather a password.
+    let is_url = if scheme.is_empty() {
+        authority.is_empty()
+    } else {
+        is_authority(host.as_bytes()) && !host.ends_with(':')
+    };
+    match rest.rsplit_once('@') {
+        Some((_, rest)) if !is_url => {
+            let host = split_authority(rest).0;
+            // It may be the end of a query.
+            let is_host = is_authority(host.as_bytes()) && !host.contains(['&', ';', '=']);
+            format!("{scheme}{}", if is_host { path(rest) } else { "…".to_owned() })
+        }
+        _ => format!("{scheme}{host}{}", path(resource)),
+    }
 }
 
 /// RFC 3986 §3.1; the rest begins behind the colon.
@@ -243,6 +275,34 @@ mod tests {
         assert_eq!(Target::websocket("ws://a%zz@h/"), Err(Error::InvalidUrl(UriError::UserInfo)));
         assert_eq!(Target::websocket("http://h/"), Err(Error::InvalidUrl(UriError::Scheme)));
         assert_eq!(Target::websocket("ws://h/#a"), Err(Error::InvalidUrl(UriError::Fragment)));
+    }
+
+    #[test]
+    fn shows_no_secrets_of_a_url() {
+        for (url, shown) in [
+            ("ws://user:pass@host:80/path?token=1#x", "ws://host:80/path"),
+            ("https://hub:se@cret@backend?token=secret", "https://backend"),
+            ("wss://host?token=1", "wss://host"),
+            ("ws://u@p@host/a@b", "ws://host/a@b"),
+            ("http://[::1]:80/@a", "http://[::1]:80/@a"),
+            ("ws+unix:/run/hub:/chat?secret", "ws+unix:/run/hub:/chat"),
+            ("user:pass@host/path", "host/path"),
+            ("/login?code=1&next=https://u:p@host/a", "/login"),
+            ("//user:pass@host/path", "//host/path"),
+            ("/a//b@c", "/a//b@c"),
+            ("nonsense", "nonsense"),
+            ("", ""),
+            // Passwords that are not escaped.
+            ("ws://u:p/w@h/", "ws://h/"),
+            ("ws://u:p?w@h:1/a?b", "ws://h:1/a"),
+            ("ws://u:p#w@h", "ws://h"),
+            ("ws://u:/w@h", "ws://h"),
+            ("u:p/w@h:3128", "h:3128"),
+            ("ws//u:p@h/", "h/"),
+            ("ws://a b/?to=c@d&token=1", "ws://…"),
+        ] {
+            assert_eq!(without_secrets(url), shown, "{url}");
+        }
     }
 
     #[cfg(unix)]

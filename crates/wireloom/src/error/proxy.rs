@@ -33,7 +33,9 @@ pub enum ProxyError {
 impl fmt::Display for ProxyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InvalidUrl => f.write_str("not the URL of a proxy (http, https, socks5 or socks5h)"),
+            Self::InvalidUrl => f.write_str(
+                "not the URL of a proxy (http, https, socks5 or socks5h; in a password / is %2F, ? is %3F, # is %23)",
+            ),
             Self::Refused(407) => f.write_str("the proxy wants credentials (407)"),
             Self::Refused(status) => write!(f, "the proxy answered {status}"),
             Self::Socks(code) => write!(f, "the proxy answered: {}", socks_reason(*code)),

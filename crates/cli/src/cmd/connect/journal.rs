@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
-use wireloom::client::{Connected, Opened};
+use wireloom::client::{Connected, Opened, url_without_secrets};
 use wireloom::wireloom_ws::frame::Header;
 use wireloom::wireloom_ws::{Cause, End, Initiator, Opcode};
 use wireloom::{Observer, ObserverEvent};
@@ -132,7 +132,7 @@ impl Journal {
     fn print_open(&self, url: &str, how: &str, subprotocol: Option<&str>, commands: &str) {
         let subprotocol = subprotocol.map(|name| format!(", subprotocol {name}")).unwrap_or_default();
         if self.0.is_interactive && !self.0.is_json {
-            let url = super::trace::without_secrets(url);
+            let url = url_without_secrets(url);
             let keys = format!("Ctrl-D leaves; {commands} are commands");
             self.0.notes.print(&format!("* {url} is open{how}{subprotocol}. {keys}"));
         } else if self.0.verbose > 0 {

@@ -11,13 +11,13 @@ use bytes::Bytes;
 use futures_core::Stream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
-use wireloom::client::{Request, Response, is_same_origin, redirect_url};
+use wireloom::client::{Request, Response, is_same_origin, redirect_url, url_without_secrets};
 use wireloom::{Body, Error, Headers};
 
 use super::connector;
 use super::notes::Notes;
 use super::output::Output;
-use super::trace::{Trace, print_failure, without_secrets};
+use super::trace::{Trace, print_failure};
 use crate::args::Connect;
 use crate::exit::Exit;
 use crate::terminal::count;
@@ -70,11 +70,11 @@ pub(super) async fn run(args: &Connect, mut output: Output, trace: &Trace, notes
             Exit::Usage
         }
         Err(Failure::TimedOut(what, option)) => {
-            notes.print_error(&format!("{}: {what} ({option})", without_secrets(&args.url)));
+            notes.print_error(&format!("{}: {what} ({option})", url_without_secrets(&args.url)));
             Exit::TimedOut
         }
         Err(Failure::Unsent(status, error)) => {
-            let url = without_secrets(&args.url);
+            let url = url_without_secrets(&args.url);
             notes.print_error(&format!(
                 "{url}: the server answered {status}, but not all of --data was sent: {error}"
             ));
@@ -145,7 +145,7 @@ async fn answered(
             return Err(Failure::Usage("the server redirects, and --data @- cannot be sent twice".into()));
         }
         if args.display.verbose > 0 {
-            notes.print(&format!("* redirected to {}", without_secrets(&next)));
+            notes.print(&format!("* redirected to {}", url_without_secrets(&next)));
         }
         keeps_secrets &= is_same_origin(&url, &next);
         url = next;
@@ -218,7 +218,7 @@ async fn receive(
                 output.flush().map_err(Failure::Output)?;
                 notes.print_error(&format!(
                     "{}: the content is incomplete: {error}",
-                    without_secrets(&args.url)
+                    url_without_secrets(&args.url)
                 ));
                 return Err(Failure::Incomplete);
             }

@@ -1,7 +1,7 @@
 //! `-v`: the steps of connecting, and the heads of requests and responses, in the manner of curl: `*` for notes, `>` for what is sent
 //! and `<` for what is received.
 
-use wireloom::client::ConnectEvent;
+use wireloom::client::{ConnectEvent, url_without_secrets};
 use wireloom::http::TlsInfo;
 use wireloom::{Error, Headers, HttpError, Tap, Version};
 use wireloom_inspect::secret::FieldMask;
@@ -150,9 +150,9 @@ pub(super) fn version_name(version: Version) -> &'static str {
 pub(super) fn print_failure(args: &Connect, error: &Error, notes: &Notes) {
     /// The number of lines of a refusal, and of characters in each, that are printed without `-v`.
     const SHOWN: (usize, usize) = (10, 200);
-    let url = without_secrets(&args.url);
+    let url = url_without_secrets(&args.url);
     let through = match &args.route.proxy {
-        Some(proxy) => format!(" through the proxy {}", without_secrets(proxy)),
+        Some(proxy) => format!(" through the proxy {}", url_without_secrets(proxy)),
         None if args.route.proxy_from_env => " (with the proxy settings of the environment)".into(),
         None => String::new(),
     };
@@ -168,7 +168,7 @@ pub(super) fn print_failure(args: &Connect, error: &Error, notes: &Notes) {
     let location = response.header("location").map(String::from_utf8_lossy);
     let hint = match (response.status(), location) {
         (300..=399, Some(location)) if args.redirects_max() == 0 => {
-            format!(": it redirects to {}; -L follows", without_secrets(&location))
+            format!(": it redirects to {}; -L follows", url_without_secrets(&location))
         }
         (200..=299, _) => ": there is no WebSocket at this URL".into(),
         (404 | 405, _) => ": there is no WebSocket at this path".into(),
@@ -191,22 +191,6 @@ pub(super) fn print_failure(args: &Connect, error: &Error, notes: &Notes) {
         let shown: String = line.chars().take(chars).collect();
         notes.print(&format!("  {shown}"));
     }
-}
-
-/// A URL, or a reference to one, without user, password and query.
-pub(in crate::cmd) fn without_secrets(url: &str) -> String {
-    let url = url.split(['?', '#']).next().unwrap_or_default();
-    // RFC 3986 §4.2: a reference may begin with the authority.
-    let begin = match url.find("//") {
-        Some(at) if at == 0 || url[..at].ends_with(':') => {
-            url.len() - url[at..].trim_start_matches('/').len()
-        }
-        _ => 0,
-    };
-    let (scheme, rest) = url.split_at(begin);
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    format!("{scheme}{host}{path}")
 }
 
 #[cfg(test)]
@@ -250,21 +234,5 @@ mod tests {
         assert_eq!(mask.display_continuation(b"&code=secret"), "…");
         assert_eq!(mask.display(b"Server", b"a"), "a");
         assert_eq!(mask.display_continuation(b"b"), "b");
-    }
-
-    #[test]
-    fn hides_secrets_of_a_url() {
-        for (url, shown) in [
-            ("ws://user:pass@host:80/path?token=1#x", "ws://host:80/path"),
-            ("wss://host?token=1", "wss://host"),
-            ("ws://u@p@host/a@b", "ws://host/a@b"),
-            ("user:pass@host/path", "host/path"),
-            ("/login?code=1&next=https://host/a", "/login"),
-            ("//user:pass@host/path", "//host/path"),
-            ("/a//b@c", "/a//b@c"),
-            ("nonsense", "nonsense"),
-        ] {
-            assert_eq!(without_secrets(url), shown);
-        }
     }
 }

@@ -32,8 +32,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wireloom::Error;
+use wireloom::client::url_without_secrets;
 
-use super::connect::trace::without_secrets;
 use crate::args::{Load, LoadCommand, Merge, Scenario};
 use crate::exit::Exit;
 use crate::signals::{Signal, Signals};
@@ -166,7 +166,7 @@ fn print_failure(scenario: Scenario, url: &str, failure: Failure) -> Exit {
             signal.exit()
         }
         Failure::Connect(error) => {
-            let url = without_secrets(url);
+            let url = url_without_secrets(url);
             let is_nameless = scenario == Scenario::Rooms && url.trim_end_matches('/').ends_with("/rooms");
             let hint = match &error {
                 Error::Refused(response) if response.status() == 404 && is_nameless => {
@@ -266,7 +266,7 @@ async fn measure(
     // Fewer answers than one in the round, and later than --timeout.
     let no_answer =
         NoAnswer { rate: 1.0 / duration.as_secs_f64(), latency: args.volume.timeout.as_secs_f64() };
-    let with = without_secrets(other_url);
+    let with = url_without_secrets(other_url);
     let comparison = Comparison::paired(&with, &own.samples, &other.samples, no_answer);
     match (own.outcome, other.outcome) {
         (Some(own), Some(other)) => {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use wireloom::client::url_without_secrets;
 
 use super::comparison::Comparison;
 use super::hdr::Log;
@@ -10,7 +11,6 @@ use super::recorder::{Counts, Second};
 use super::runner::Outcome;
 use super::units::time;
 use crate::args::{Expectation, Load, Metric, Scenario, Sizes};
-use crate::cmd::connect::trace::without_secrets;
 use crate::signals::Signal;
 
 /// The percentiles that are printed.
@@ -160,7 +160,7 @@ impl Report {
         let send_delay = recorder.send_delay();
         let rate = if measured.is_zero() { 0.0 } else { counts.received as f64 / measured.as_secs_f64() };
         let mut report = Self {
-            url: without_secrets(&url),
+            url: url_without_secrets(&url),
             config: config(args),
             scenario: args.scenario(),
             warmup: args.volume.warmup.unwrap_or_default(),

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 
 use super::credentials::{Credentials, split_userinfo};
 use super::dial::Dialer;
+use super::target::split_authority;
 #[cfg(feature = "tls")]
 use super::tls::ClientTls;
 pub use crate::error::ProxyError;
@@ -73,8 +74,8 @@ enum Kind {
 
 impl Proxy {
     /// A proxy by its URL: `http://`, `https://` (TLS to the proxy), `socks5://` (host names are resolved here, to an IPv4
-    /// address where there is one) or `socks5h://` (the proxy resolves them), optionally with `user:password@`.
-    /// Without scheme it is `http://`. The default ports are 80, 443 and 1080.
+    /// address where there is one) or `socks5h://` (the proxy resolves them), optionally with `user:password@`, escaped as in any URL
+    /// (RFC 3986 §3.2.1). Without scheme it is `http://`. The default ports are 80, 443 and 1080.
     ///
     /// # Errors
     /// [`ProxyError::InvalidUrl`] when it is not a proxy URL; [`Error::NoTls`] for `https` in a build without TLS.
@@ -88,8 +89,11 @@ impl Proxy {
             "socks5h" => Kind::Socks5h,
             _ => return Err(ProxyError::InvalidUrl.into()),
         };
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let (userinfo, authority) = split_userinfo(rest);
+        let (authority, path) = split_authority(rest);
+        if !matches!(path, "" | "/") {
+            return Err(ProxyError::InvalidUrl.into());
+        }
+        let (userinfo, authority) = split_userinfo(authority);
         let credentials = match userinfo {
             None => None,
             Some(userinfo) => Some(Credentials::from_userinfo(userinfo).ok_or(ProxyError::InvalidUrl)?),
@@ -253,6 +257,10 @@ mod tests {
             "http://[::1",
             "http://a b",
             "http://u:%zz@a",
+            // RFC 3986 §3.2.1: they are escaped in user information.
+            "http://u:1/2@a",
+            "http://u:1?2@a",
+            "http://u:p#w@a",
             "http://a\r\nX:1",
         ] {
             assert_eq!(Proxy::new(url), Err(ProxyError::InvalidUrl.into()), "{url:?}");
