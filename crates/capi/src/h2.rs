@@ -413,6 +413,8 @@ pub unsafe extern "C" fn wl_h2_handle_input(
                     break Ok(wl_status::More);
                 }
                 match connection.handle_input(time(now_ns), &input[used..]) {
+                    // No record: what was sent leaves with the output.
+                    Ok((taken, Some(Event::SendEnded { .. }))) => used += taken,
                     Ok((taken, Some(event))) => {
                         events[found].write(arena.record(&event, connection));
                         used += taken;

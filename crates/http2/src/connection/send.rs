@@ -88,6 +88,8 @@ impl Connection {
             }
             if self.streams.finish_request(slot, request.fields) {
                 self.write_trailers(slot, id);
+            } else if end_stream {
+                self.finish_sending(slot);
             }
         }
     }
@@ -131,8 +133,7 @@ impl Connection {
             record.recv = RecvPhase::Content;
         }
         if end_stream {
-            let closed = self.streams.end_send(slot);
-            self.apply_close(closed);
+            self.finish_sending(slot);
         }
         Ok(())
     }
@@ -244,8 +245,7 @@ impl Connection {
                 self.write_data_header(key.stream_id(), len, end_stream);
                 self.out.push(data);
                 if end_stream {
-                    let closed = self.streams.end_send(slot);
-                    self.apply_close(closed);
+                    self.finish_sending(slot);
                 }
             } else {
                 self.out.discard(data);
@@ -289,25 +289,13 @@ impl Connection {
             return Ok(());
         }
         self.write_headers(stream.stream_id(), fields, true);
-        let closed = self.streams.end_send(slot);
-        self.apply_close(closed);
+        self.finish_sending(slot);
         Ok(())
     }
 
     /// The queued DATA of a stream, in bytes: passed to [`Connection::send_data`] and not framed yet.
     pub fn queued(&self, stream: StreamKey) -> usize {
         self.streams.slot(stream).map_or(0, |slot| self.streams.get(slot).queued as usize)
-    }
-
-    /// Whether END_STREAM is in the output or was transmitted, or the stream is gone. While it is queued, this asks for
-    /// [`crate::Event::SendEnded`], which reports when it is in the output.
-    pub fn has_ended_sending(&mut self, stream: StreamKey) -> bool {
-        let Some(slot) = self.streams.slot(stream) else { return true };
-        let record = self.streams.get_mut(slot);
-        if record.send.is_end_queued() {
-            record.set_wants_event(true);
-        }
-        record.send == SendPhase::End
     }
 
     /// The number of bytes that the caller should send on a stream now. If it is 0, [`crate::Event::Writable`] reports when there is
@@ -318,7 +306,7 @@ impl Connection {
         let record = self.streams.get_mut(slot);
         let room = queue_max.saturating_sub(record.queued);
         if room == 0 && record.send.takes_data() {
-            record.set_wants_event(true);
+            record.set_wants_writable(true);
         }
         room as usize
     }
@@ -406,7 +394,7 @@ impl Connection {
     fn write_next(&mut self, slot: u32, frame_len_max: u32) {
         let queue_max = self.config.queue_max(self.streams.queued());
         match self.streams.next_frame(slot, self.input_time(), frame_len_max, queue_max) {
-            NextFrame::Data { id, len, end_stream, trailers, reported } => {
+            NextFrame::Data { id, len, end_stream, trailers, writable } => {
                 self.write_data_header(id, len as usize, end_stream);
                 let mut left = len as usize;
                 while left > 0 {
@@ -414,19 +402,13 @@ impl Connection {
                     left -= chunk.len();
                     self.out.push(chunk);
                 }
-                if let Some(stream) = reported {
-                    let ends = end_stream || trailers;
-                    self.pending.push_back(if ends {
-                        Event::SendEnded { stream }
-                    } else {
-                        Event::Writable { stream }
-                    });
+                if let Some(stream) = writable {
+                    self.pending.push_back(Event::Writable { stream });
                 }
                 if trailers {
                     self.write_trailers(slot, id);
                 } else if end_stream {
-                    let closed = self.streams.end_send(slot);
-                    self.apply_close(closed);
+                    self.finish_sending(slot);
                 }
             }
             NextFrame::None => {}
@@ -437,7 +419,18 @@ impl Connection {
     fn write_trailers(&mut self, slot: u32, id: StreamId) {
         let (out, frame_len_max) = (self.out.frames(), self.control.peer.max_frame_size);
         self.contexts.write_headers(out, frame_len_max, id, self.streams.trailers(slot).iter(), true);
-        let closed = self.streams.finish_trailers(slot);
+        self.streams.remove_trailers(slot);
+        self.finish_sending(slot);
+    }
+
+    /// END_STREAM of a stream is in the output.
+    #[inline]
+    fn finish_sending(&mut self, slot: u32) {
+        if self.role == Role::Client {
+            let stream = self.streams.key(slot);
+            self.pending.push_back(Event::SendEnded { stream });
+        }
+        let closed = self.streams.end_send(slot);
         self.apply_close(closed);
     }
 

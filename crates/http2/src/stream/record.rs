@@ -29,7 +29,7 @@ pub(crate) enum List {
 /// ```text
 /// bit  7           6              5              4            3..1     0
 ///      had tiny    wants          releases       priority     urgency  incremental
-///      DATA        an event       manually       is fixed
+///      DATA        Writable       manually       is fixed
 /// ```
 #[derive(Clone, Copy, Debug)]
 struct Packed(u8);
@@ -37,7 +37,7 @@ struct Packed(u8);
 const PRIORITY: u8 = 0b1111;
 const PRIORITY_FIXED: u8 = 1 << 4;
 const MANUAL_RELEASE: u8 = 1 << 5;
-const WANTS_EVENT: u8 = 1 << 6;
+const WANTS_WRITABLE: u8 = 1 << 6;
 const HAD_TINY_DATA: u8 = 1 << 7;
 
 impl Packed {
@@ -164,22 +164,15 @@ impl Stream {
         self.packed.set(MANUAL_RELEASE, !auto);
     }
 
-    /// Whether the caller waits for [`crate::Event::Writable`], or once the end is queued for [`crate::Event::SendEnded`].
+    /// Whether the caller waits for [`crate::Event::Writable`].
     #[inline]
-    pub(crate) const fn wants_event(&self) -> bool {
-        self.packed.has(WANTS_EVENT)
+    pub(crate) const fn wants_writable(&self) -> bool {
+        self.packed.has(WANTS_WRITABLE)
     }
 
     #[inline]
-    pub(crate) const fn set_wants_event(&mut self, wants: bool) {
-        self.packed.set(WANTS_EVENT, wants);
-    }
-
-    /// The end follows what is queued.
-    #[inline]
-    pub(crate) const fn queue_end(&mut self, phase: SendPhase) {
-        self.send = phase;
-        self.set_wants_event(false);
+    pub(crate) const fn set_wants_writable(&mut self, wants: bool) {
+        self.packed.set(WANTS_WRITABLE, wants);
     }
 
     /// Whether a tiny DATA frame has been received.
@@ -226,17 +219,17 @@ mod tests {
             for incremental in [false, true] {
                 let priority = Priority { urgency, incremental };
                 stream.set_priority(priority);
-                stream.set_wants_event(incremental);
+                stream.set_wants_writable(incremental);
                 stream.set_auto_release(!incremental);
                 assert_eq!(stream.priority(), priority);
-                assert_eq!(stream.wants_event(), incremental);
+                assert_eq!(stream.wants_writable(), incremental);
                 assert_eq!(stream.releases_manually(), incremental);
                 assert!(!stream.is_priority_fixed() && !stream.had_tiny_data());
             }
         }
         stream.fix_priority();
         stream.set_had_tiny_data();
-        assert!(stream.is_priority_fixed() && stream.had_tiny_data() && stream.wants_event());
+        assert!(stream.is_priority_fixed() && stream.had_tiny_data() && stream.wants_writable());
         assert_eq!(stream.priority(), Priority { urgency: 7, incremental: true });
     }
 

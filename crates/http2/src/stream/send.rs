@@ -6,9 +6,7 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::stall::Stall;
-use super::{
-    ChunkPool, CloseEffects, List, NONE, Scheduler, SendPhase, Slab, Stream, StreamKey, Streams, TrailerPool,
-};
+use super::{ChunkPool, List, NONE, Scheduler, SendPhase, Slab, Stream, StreamKey, Streams, TrailerPool};
 use crate::Limits;
 use crate::config::Config;
 use crate::error::{Error, Misuse, Violation};
@@ -26,10 +24,10 @@ pub(crate) enum NextFrame {
         id: StreamId,
         len: u32,
         end_stream: bool,
-        /// The trailers in [`Streams::trailers`] end the stream behind this frame. [`Streams::finish_trailers`] follows.
+        /// The trailers in [`Streams::trailers`] end the stream behind this frame. [`Streams::remove_trailers`] follows.
         trailers: bool,
-        /// The key of the stream if the caller waits for room in its queue and there is some, or for its end and this is it.
-        reported: Option<StreamKey>,
+        /// The key of the stream if the caller waits for room in its queue and there is some.
+        writable: Option<StreamKey>,
     },
     /// No frame.
     None,
@@ -187,9 +185,9 @@ impl Streams {
         }
         stream.send_content = content;
         if end_stream {
-            stream.queue_end(SendPhase::EndQueued);
+            stream.send = SendPhase::EndQueued;
         } else if stream.queued > queue_max {
-            stream.set_wants_event(true);
+            stream.set_wants_writable(true);
         }
         if !is_empty || end_stream {
             self.schedule(slot);
@@ -210,7 +208,7 @@ impl Streams {
         let (at, list) = self.send.trailers.add();
         list.extend(fields);
         stream.trailers = at;
-        stream.queue_end(SendPhase::TrailersQueued);
+        stream.send = SendPhase::TrailersQueued;
     }
 
     /// Adds a stream with queued DATA to the list of ready streams. [`Streams::next_frame`], which has the time, finds out whether its
@@ -257,10 +255,9 @@ impl Streams {
         let end_stream = left == 0 && stream.send == SendPhase::EndQueued;
         // RFC 9113 §5.2.1: flow control applies only to DATA, so trailers do not wait for another turn.
         let trailers = left == 0 && stream.send == SendPhase::TrailersQueued;
-        let is_reported = stream.wants_event()
-            && if stream.send.takes_data() { left <= queue_max / 2 } else { end_stream || trailers };
-        if is_reported {
-            stream.set_wants_event(false);
+        let is_writable = stream.wants_writable() && stream.send.takes_data() && left <= queue_max / 2;
+        if is_writable {
+            stream.set_wants_writable(false);
         }
         stream.send_delta = spend(stream.send_delta, len);
         self.send.window -= i64::from(len);
@@ -274,8 +271,8 @@ impl Streams {
         } else {
             self.send.scheduler.rotate(&mut self.slab, slot, priority);
         }
-        let reported = is_reported.then(|| StreamKey::new(slot, id));
-        NextFrame::Data { id, len, end_stream, trailers, reported }
+        let writable = is_writable.then(|| StreamKey::new(slot, id));
+        NextFrame::Data { id, len, end_stream, trailers, writable }
     }
 
     /// Discards the queued DATA of all streams, because the connection has ended. O(slots).
@@ -305,10 +302,9 @@ impl Streams {
         self.send.chunks.pop(self.slab.get_mut(slot), max)
     }
 
-    /// Ends a stream whose trailers were written.
-    pub(crate) fn finish_trailers(&mut self, slot: u32) -> CloseEffects {
+    /// Removes the queued trailers of a stream, which were written.
+    pub(crate) fn remove_trailers(&mut self, slot: u32) {
         self.send.trailers.remove(core::mem::replace(&mut self.slab.get_mut(slot).trailers, NONE));
-        self.end_send(slot)
     }
 
     /// The queued trailers of a stream.
@@ -468,7 +464,7 @@ mod tests {
             let (mut streams, slot) = sending(window);
             queue(&mut streams, slot, 25);
             let frame = streams.next_frame(slot, Duration::ZERO, 10, 1 << 20);
-            assert!(matches!(frame, NextFrame::Data { len: 10, end_stream: false, reported: None, .. }));
+            assert!(matches!(frame, NextFrame::Data { len: 10, end_stream: false, writable: None, .. }));
             streams.take_chunk(slot, 10).unwrap();
             assert_eq!(streams.next_ready().is_none(), is_blocked);
             streams.check();

@@ -100,11 +100,6 @@ impl SendPhase {
         matches!(self, Self::Content | Self::Tunnel)
     }
 
-    /// Whether END_STREAM is queued.
-    pub(crate) const fn is_end_queued(self) -> bool {
-        matches!(self, Self::EndQueued | Self::TrailersQueued)
-    }
-
     /// Whether END_STREAM has not been sent (RFC 9113 §5.1: "open" and "half-closed (remote)").
     #[inline]
     pub(crate) const fn is_open(self) -> bool {

@@ -247,11 +247,8 @@ impl Streams {
         let slot = request.key.slot_u32();
         self.slab.list(slot);
         self.open_local += 1;
-        let stream = self.slab.get_mut(slot);
+        let stream = self.slab.get(slot);
         let end_stream = stream.send == SendPhase::EndQueued && stream.queued == 0;
-        if end_stream {
-            stream.send = SendPhase::End;
-        }
         Some(OpenedRequest { request, end_stream })
     }
 

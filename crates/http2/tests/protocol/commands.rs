@@ -469,29 +469,38 @@ fn a_stream_that_was_ended_is_not_writable() {
 }
 
 #[test]
-fn an_end_that_was_queued_is_reported_when_it_is_in_the_output() {
-    for (has_trailers, is_asked) in [(false, true), (true, true), (false, false), (true, false)] {
-        let mut config = Config::new(Role::Server);
-        config.stream_queue = 10_000;
-        let mut end = server(config, &[(4, 20_000)], &Frame::get(1));
-        let key = end.key(1);
-        end.connection.send_response(key, status("200"), false).unwrap();
-        end.connection.send_data(key, vec![b'd'; 30_000], !has_trailers).unwrap();
+fn the_end_of_a_request_is_reported_when_it_is_in_the_output() {
+    for (waits_to_open, len, has_trailers) in [
+        (false, 0, false),
+        (false, 0, true),
+        (false, 30_000, false),
+        (false, 30_000, true),
+        (true, 0, false),
+        (true, 0, true),
+        (true, 30_000, false),
+        (true, 30_000, true),
+    ] {
+        let context = format!("{waits_to_open} {len} {has_trailers}");
+        let mut end = client(&[(3, u32::from(!waits_to_open)), (4, 20_000)]);
+        let key = end.connection.send_request(fields(POST), false).unwrap();
+        end.connection.send_data(key, vec![b'd'; len], !has_trailers).unwrap();
         if has_trailers {
             end.connection.send_trailers(key, fields(&[("a", "b")])).unwrap();
         }
-        assert!(!is_asked || !end.connection.has_ended_sending(key));
         end.drain();
-        end.receive(&Frame::window_update(1, 9_999).to_bytes());
-        end.drain();
-        assert!(end.connection.poll_event().is_none());
-        end.receive(&Frame::window_update(1, 1).to_bytes());
-        end.drain();
-        // The stream is gone.
+        if waits_to_open {
+            assert!(end.connection.poll_event().is_none(), "{context}");
+            end.receive(&Frame::settings(&[(3, 1)]).to_bytes());
+        }
+        if len > 0 {
+            end.receive(&Frame::window_update(1, 9_999).to_bytes());
+            assert!(end.connection.poll_event().is_none(), "{context}");
+            end.receive(&Frame::window_update(1, 1).to_bytes());
+        }
         let event = end.connection.poll_event();
-        let is_reported = matches!(event, Some(Event::SendEnded { stream }) if stream == key);
-        assert_eq!((is_reported, end.connection.poll_event().is_none()), (is_asked, true), "{event:?}");
-        assert!(end.connection.has_ended_sending(key));
+        assert!(matches!(event, Some(Event::SendEnded { stream }) if stream == key), "{context}: {event:?}");
+        assert!(end.connection.poll_event().is_none(), "{context}");
+        assert!(end.sent().iter().any(|frame| frame.has(flag::END_STREAM)), "{context}");
     }
 }
 

@@ -188,9 +188,8 @@ impl SendStream {
             match run(state, stream.key) {
                 Ok(()) if end_stream => {
                     state.finish(stream.key, is_accepted);
-                    if state.core.role() == Role::Client {
-                        state.end_request(stream);
-                    }
+                    // The end of a request, while its key still finds the slot.
+                    state.handle_events();
                 }
                 Ok(()) => {}
                 // The slot knows why the stream has ended.

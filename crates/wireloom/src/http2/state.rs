@@ -211,14 +211,6 @@ impl State {
         self.slots.transmitted(len);
     }
 
-    /// The client has sent END_STREAM of a request, or queued it.
-    pub(super) fn end_request(&mut self, stream: StreamRef) {
-        // Otherwise an event tells.
-        if self.core.has_ended_sending(stream.key) {
-            self.slots.end_request(stream, &self.core);
-        }
-    }
-
     /// Of what was transmitted, the transport buffers at most `buffered_len` bytes; the rest has left.
     pub(super) fn note_left(&mut self, buffered_len: usize) {
         if self.core.role() == Role::Client {

@@ -945,6 +945,40 @@ async fn a_request_that_waited_to_open_is_safe_to_retry_after_the_connection_is_
 }
 
 #[tokio::test]
+async fn content_that_ended_while_its_request_waited_to_open_is_sent() {
+    let mut config = Config::new(Role::Server);
+    config.settings.max_concurrent_streams = 1;
+    let script = |core: &mut Connection, event: ScriptEvent<'_>| match event {
+        ScriptEvent::Request(request) if request.path == "/waits" => answer(core, request.stream),
+        ScriptEvent::Data(stream, _, true) => answer(core, stream),
+        _ => {}
+    };
+    for has_trailers in [false, true] {
+        let http2 = connect(scripted::serve(config, script).await).await;
+        let (first_sender, first) = Body::channel();
+        let first = http2.send(Request::post("/first", first)).unwrap();
+        let (sender, body) = Body::channel();
+        let waiting = http2.send(Request::post("/waits", body)).unwrap();
+        if has_trailers {
+            let mut trailers = Headers::new();
+            trailers.push("a", "b").unwrap();
+            sender.finish(trailers).await.unwrap();
+        } else {
+            drop(sender);
+        }
+        // Its end is queued.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        drop(first_sender);
+        assert_eq!(first.response().await.unwrap().status, 200);
+        let response = waiting.response().await.unwrap();
+        let closed = tokio::time::timeout(Duration::from_secs(20), response.close()).await;
+        assert_eq!(closed, Ok(Ok(())), "{has_trailers}");
+    }
+}
+
+#[tokio::test]
 async fn a_dropped_request_is_reset() {
     let (resets, mut reset) = mpsc::unbounded_channel();
     let script = move |_: &mut Connection, event: ScriptEvent<'_>| {
