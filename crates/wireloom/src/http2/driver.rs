@@ -250,7 +250,10 @@ impl Driver {
                 self.end(state);
                 return Poll::Ready(Progress::Ended);
             }
-            state.reset_unread();
+            if read != Read::Some {
+                // Otherwise the end of a request may be among what is read next: the peer is not late if this process is.
+                state.reset_unread();
+            }
             wants = Wants::of(&state);
             let again = read == Read::Some
                 || (read == Read::OutOfMemory && wants.window)

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use wireloom_http2::field::{Field, Token};
-use wireloom_testing::http2::{Frame, GET, PREFACE, code, join};
+use wireloom_testing::http2::{Frame, GET, PREFACE, code, join, kind, split};
 
 use super::*;
 use crate::memory::{Category, Memory};
@@ -127,6 +127,67 @@ async fn the_reason_of_a_server_that_has_closed_is_read_after_a_failed_write() {
     let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
     let (_send, mut recv) = requests.open(fields, true).unwrap();
     assert_eq!(recv.head().await.unwrap_err(), HttpError::GoAway(ErrorCode::ENHANCE_YOUR_CALM));
+}
+
+/// A client whose bytes arrive in these parts, one for each read.
+#[derive(Clone, Default)]
+struct InParts {
+    parts: std::sync::Arc<std::sync::Mutex<std::collections::VecDeque<Vec<u8>>>>,
+    received: std::sync::Arc<std::sync::Mutex<Vec<u8>>>,
+}
+
+impl AsyncRead for InParts {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Some(part) = self.parts.lock().unwrap().pop_front() else { return Poll::Pending };
+        buf.put_slice(&part);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for InParts {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.received.lock().unwrap().extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_sent_the_rest_is_not_late_if_this_process_is() {
+    for (rest, is_reset) in [(Frame::data(1, "end").end_stream(), false), (Frame::data(1, "more"), true)] {
+        let io = InParts::default();
+        let client = io.clone();
+        let send = |bytes: Vec<u8>| client.parts.lock().unwrap().push_back(bytes);
+        send([PREFACE, &join(&[Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)])].concat());
+        let mut driver =
+            Driver::new(Io::Other(Box::new(io)), Role::Server, Config::new(Role::Server)).unwrap();
+        let mut incoming = Vec::new();
+        let progress = poll_fn(|cx| driver.poll(cx, &mut incoming)).await;
+        assert_eq!(progress, Progress::Incoming);
+        let refusal = [Field::known(Token::Status, b"404")];
+        let key = incoming.drain(..).next().unwrap().key;
+        driver.shared().send_response(key, refusal, "no".into()).unwrap();
+        let mut poll = async || {
+            let polled = poll_fn(|cx| Poll::Ready(driver.poll(cx, &mut incoming))).await;
+            assert!(polled.is_pending());
+        };
+        poll().await;
+        // The process is paused while the rest arrives, which takes two reads.
+        tokio::time::advance(Duration::from_secs(10)).await;
+        send(Frame::data(1, "some").to_bytes());
+        send(rest.to_bytes());
+        poll().await;
+        let received = client.received.lock().unwrap();
+        let was_reset = split(&received).iter().any(|frame| frame.kind == kind::RST_STREAM);
+        assert_eq!(was_reset, is_reset, "{rest:?}");
+    }
 }
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
