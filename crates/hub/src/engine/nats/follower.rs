@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, Notify};
 use tracing::warn;
 
 use super::backlog::{Backlog, Dropped};
-use super::history::{self, Missed};
+use super::history::{self, Limits, Missed};
 use super::names::{epoch_in, token_of};
 use super::streams::Nats;
 use crate::budget::{self, charge};
@@ -240,7 +240,7 @@ impl Follower {
     ) -> Result<bool, EngineError> {
         let since = Position { offset: at.complete, epoch: at.epoch.clone() };
         let CatchUp { count_max, len_max } = CatchUp::new(delivery, &self.channel);
-        let limits = (count_max, len_max);
+        let limits = Limits { count: count_max, len: len_max };
         let missed = history::missed(nats, &self.channel, &since, retention, limits).await?;
         let Missed { recovery: Recovery { mut publications, recovered, mut position }, has_more } = missed;
         let is_lost = !recovered && !has_more;
