@@ -117,7 +117,7 @@ pub struct ClientConfig {
     pub allowed_origins: Vec<String>,
     /// Proxies whose `X-Forwarded-For` is believed, as addresses or networks such as `10.1.0.0/16`. The client is the last address in it that
     /// is none of these; "0.0.0.0" stands for peers of a Unix socket. It takes the place of the proxy's address where anonymous clients of
-    /// an address are limited, and in logs.
+    /// an address are limited, and where the hub says which client is slow.
     #[serde(with = "networks")]
     pub trusted_proxies: Vec<IpNet>,
     /// Each connection of a user is subscribed to the channel `#USER`, which a backend publishes into to reach one user.
