@@ -171,15 +171,15 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
   end
 
   # The application may close its socket when it learns of the end.
-  def test_close_leaves_before_the_events_behind_it
+  def test_close_leaves_before_the_events_of_this_thread
     gap_of_the_original
     {
       ->(driver) { driver.parse(frame(0x88, [1000].pack("n"), mask: true)) } => [:close],
       ->(driver) { driver.close && driver.parse(frame(0x88, [1000].pack("n"), mask: true)) } => [:close],
       ->(driver) { driver.parse(frame(0x83, "", mask: true)) } => %i[error close]
     }.each do |close, events|
-      # While another thread writes, and while this one does.
-      [->(&work) { Thread.new(&work).join }, ->(&work) { work.call }].each do |elsewhere|
+      # While another thread writes, which may wait for them, and while this one does.
+      { ->(&work) { Thread.new(&work).join } => [events, []], ->(&work) { work.call } => [[], events] }.each do |elsewhere, (among, behind)|
         [nil, IOError].each do |error|
           driver = deflated
           log = []
@@ -193,10 +193,37 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
             raise error if error
           end
           error ? assert_raises(error) { driver.text("Hello" * 100) } : driver.text("Hello" * 100)
-          assert_equal [0xC1, :written, 0x88, *events], log
+          assert_equal [0xC1, *among, :written, 0x88, *behind], log
           assert_equal :closed, driver.state
         end
       end
+    end
+  end
+
+  # Its socket may wait until the application, which learns of the end, closes it; and the listeners may wait for locks of the writer's.
+  def test_events_do_not_wait_for_a_write_of_another_thread
+    {
+      ->(driver) { driver.parse(frame(0x88, [1000].pack("n"), mask: true)) } => [:close],
+      ->(driver) { driver.parse(frame(0x83, "", mask: true)) } => %i[error close]
+    }.each do |close, events|
+      driver = deflated
+      begun, closed, lock, log = Queue.new, Queue.new, Mutex.new, []
+      @socket.define_singleton_method(:write) do |bytes|
+        next if bytes.getbyte(0) == 0x88
+
+        begun << true
+        closed.pop
+      end
+      events.each { |name| driver.on(name) { log << [name, Thread.current] } }
+      driver.on(:close) do
+        closed << true
+        lock.synchronize { log << :locked }
+      end
+      writer = Thread.new { lock.synchronize { driver.text("Hello" * 100) } }
+      begun.pop
+      Timeout.timeout(10) { close.call(driver) }
+      assert writer.value
+      assert_equal [*events.map { |name| [name, Thread.current] }, :locked], log
     end
   end
 

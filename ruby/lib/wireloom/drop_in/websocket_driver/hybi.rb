@@ -287,6 +287,7 @@ module WebSocket
       # A compressed message refers to those before it: they leave in that order, whichever threads send them.
       def send_extended(opcode, data, code)
         data = Driver.encode(code ? [code].pack(PACK_FORMATS[2]) + data.b : data, Encoding::BINARY)
+        nested, events = @sending.mon_owned?, []
         sent = @sending.synchronize do
           # Another thread may have closed while this one waited,
           next false unless @ready_state == 1
@@ -297,10 +298,12 @@ module WebSocket
 
           @socket.write(bytes)
           true
+        ensure
+          events, @events_behind = @events_behind, events unless nested
         end
       ensure
         begin
-          end_messages
+          end_messages(events || [])
         rescue StandardError
           # The error that ended the message goes first.
           raise unless sent.nil?
@@ -311,23 +314,24 @@ module WebSocket
         return false unless @ready_state == 1
 
         @ready_state = 2
-        end_messages(bytes)
+        @close_behind << bytes
+        write_close
         true
       end
 
-      # Writes Close and emits the events behind it, in turn. Never waits, because a signal handler may not, and because `write` of the socket
-      # may wait for a lock of this thread's: while a message is being written, or another call is here, that one does it when it has finished.
-      def end_messages(*items)
-        @ending.concat(items)
-        return if @ending.empty? || @sending.mon_locked? || !@turn.try_lock
+      # Writes Close behind the message that is being written, if there is one: the thread that writes that does it when it has finished.
+      # Never waits, because a signal handler may not, and because `write` of the socket may wait for a lock of this thread's.
+      def write_close
+        bytes = @close_behind.shift unless @sending.mon_locked?
+        @socket.write(bytes) if bytes
+      end
 
-        begin
-          item = @ending.shift
-          item.is_a?(String) ? @socket.write(item) : item&.each { |event| emit(*event) }
-        ensure
-          @turn.unlock
-          end_messages
-        end
+      # Emits the events, each with the arguments of `emit`, behind Close. Not so while another thread is writing a message: that may last until
+      # a listener closes the socket, after which Close cannot be written, and the other thread may hold locks that listeners take.
+      def end_messages(events)
+        write_close
+      ensure
+        events.each { |event| emit(*event) }
       end
 
       def extended_frame(opcode, data)
@@ -353,8 +357,8 @@ module WebSocket
         end
         @codec.extend(allowed)
         @sending = Monitor.new
-        # The Close frame, and the list of the events behind it, each with the arguments of `emit`.
-        @ending, @turn = [], Mutex.new
+        # What waits for the end of a message: the Close frame, and the events that came on the thread that is writing it.
+        @close_behind, @events_behind = [], []
         if (parameters = CoreDeflate.parameters(sessions))
           @codec.deflate(*parameters)
           @extended = :core
@@ -393,7 +397,13 @@ module WebSocket
 
         events = [[:close, CloseEvent.new(code, reason)]]
         events.unshift([:error, ProtocolError.new(reason)]) if error
-        @sending ? end_messages(events) : events.each { |event| emit(*event) }
+        if @sending.nil?
+          events.each { |event| emit(*event) }
+        elsif @sending.mon_owned?
+          @events_behind.concat(events)
+        else
+          end_messages(events)
+        end
       end
 
       # Not under a thread that compresses: what it uses is freed with the driver.
