@@ -48,6 +48,10 @@ pub struct Config {
     /// A server handles no input while its output is longer than this, in bytes: a client that does not read cannot send requests. A
     /// client always handles input, because otherwise both ends could wait for each other.
     pub output_max: usize,
+    /// The size of the fields, in bytes as RFC 9113 §6.5.2 counts them, after which [`crate::Connection::handle_input`] returns before the
+    /// end of the input, so that a caller can unlock the connection. A few bytes of input can stand for kilobytes of fields. Without a limit
+    /// by default.
+    pub decoded_len_max: usize,
     /// Whether fields are checked before they are sent, by the rules for those that are received ([`crate::message`]): a message that the
     /// peer would refuse is [`crate::error::Misuse::MessageInvalid`]. A caller whose types admit only valid fields can do without.
     pub check_outgoing: bool,
@@ -92,6 +96,7 @@ impl Config {
             output_ahead: 45 * 1448,
             stream_queue: 64 * 1024,
             output_max: 1 << 20,
+            decoded_len_max: usize::MAX,
             check_outgoing: true,
             // What every peer allows until its SETTINGS arrive (RFC 9113 §6.5.2).
             encoder_table_size: TABLE_SIZE_DEFAULT,

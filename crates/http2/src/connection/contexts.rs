@@ -11,6 +11,8 @@ pub(super) struct Contexts {
     encoder: Encoder,
     decoder: Decoder,
     fields: FieldList,
+    /// The size of the fields that were decoded since [`Contexts::take_decoded`] was last true, in bytes.
+    decoded_len: usize,
 }
 
 impl Contexts {
@@ -18,7 +20,7 @@ impl Contexts {
         let mut encoder = Encoder::new();
         encoder.set_table_size_local(config.encoder_table_size);
         encoder.set_index_policy(config.index_policy);
-        Self { encoder, decoder: Decoder::new(TABLE_SIZE_DEFAULT), fields: FieldList::new() }
+        Self { encoder, decoder: Decoder::new(TABLE_SIZE_DEFAULT), fields: FieldList::new(), decoded_len: 0 }
     }
 
     /// The peer has announced SETTINGS_HEADER_TABLE_SIZE.
@@ -34,7 +36,19 @@ impl Contexts {
     /// Decodes a complete block. Its fields replace those of the last one.
     #[inline]
     pub(super) fn decode(&mut self, block: &[u8], limits: &FieldLimits) -> Result<(), DecodeError> {
-        self.decoder.decode(block, limits, &mut self.fields)
+        self.decoder.decode(block, limits, &mut self.fields)?;
+        self.decoded_len = self.decoded_len.saturating_add(self.fields.list_size());
+        Ok(())
+    }
+
+    /// Whether fields of this size were decoded since this was last true.
+    #[inline]
+    pub(super) fn take_decoded(&mut self, len: usize) -> bool {
+        let is_reached = self.decoded_len >= len;
+        if is_reached {
+            self.decoded_len = 0;
+        }
+        is_reached
     }
 
     #[inline]

@@ -225,7 +225,8 @@ impl Connection {
     /// Handles bytes from the peer. Returns the number of bytes that were consumed, and at most one event.
     ///
     /// Call it again with the remaining bytes until there is no event. If bytes remain then, too much output is buffered (see
-    /// [`Connection::wants_read`]): write it and pass the bytes again. Incomplete frames are copied, so the caller's buffer is free
+    /// [`Connection::wants_read`]): write it and pass the bytes again. Or fields of [`Config::decoded_len_max`](crate::Config::decoded_len_max)
+    /// were decoded: pass the bytes again when you like. Incomplete frames are copied, so the caller's buffer is free
     /// when all bytes are consumed. DATA is borrowed from the input and never copied.
     ///
     /// # Errors
@@ -255,10 +256,9 @@ impl Connection {
             }
             match self.read(input, at) {
                 Ok((next, Some(event))) => return Ok((next, Some(event))),
-                Ok((next, None)) => {
-                    debug_assert!(next > at, "input without progress");
-                    at = next;
-                }
+                // Many fields were decoded.
+                Ok((next, None)) if next == at => return Ok((at, None)),
+                Ok((next, None)) => at = next,
                 Err(error) => {
                     self.contexts.discard_fields();
                     return Err(self.fail(error));
@@ -267,7 +267,8 @@ impl Connection {
         }
     }
 
-    /// Reads the input from `at`, which is not its end. Returns the new position, which is after `at`, and an event.
+    /// Reads the input from `at`, which is not its end. Returns the new position and an event. The position is that before where the fields
+    /// of [`Config::decoded_len_max`](crate::Config::decoded_len_max) were decoded.
     #[inline]
     fn read<'i>(&mut self, input: &'i [u8], at: usize) -> Result<(usize, Option<Event<'i>>), Error> {
         let rest = &input[at..];
@@ -284,6 +285,9 @@ impl Connection {
                 let len = header.len as usize;
                 if header.kind == Kind::DATA {
                     return self.begin_data(&header, input, at + FrameHeader::LEN);
+                }
+                if header.kind == Kind::HEADERS && self.contexts.take_decoded(self.config.decoded_len_max) {
+                    return Ok((at, None));
                 }
                 if let Some(payload) = after.get(..len) {
                     let step = self.dispatch(&header, payload)?;

@@ -257,7 +257,7 @@ impl Driver {
             wants = Wants::of(&state);
             let again = read == Read::Some
                 || (read == Read::OutOfMemory && wants.window)
-                || (wants.read && (read == Read::Paused || !self.input.is_empty()))
+                || (wants.read && read != Read::Stopped && (read == Read::Paused || !self.input.is_empty()))
                 || !incoming.is_empty()
                 || (!self.blocked && state.core.wants_write());
             if !again && self.poll_deadlines(cx, &mut state).is_pending() {
@@ -267,8 +267,9 @@ impl Driver {
                 return Poll::Pending;
             }
             self.unlock(state);
-            // The tasks that read this content run first: content that they do not read must be copied before the next read.
-            if read == Read::Some && self.input.is_empty() && self.input.is_borrowed() {
+            // The tasks that read this content run first: content that they do not read must be copied before the next read. So do others
+            // where the core has decoded many fields, or its output was too long.
+            if read == Read::Some && (!self.input.is_empty() || self.input.is_borrowed()) {
                 return yield_now(cx);
             }
         }
@@ -288,12 +289,11 @@ impl Driver {
 
     /// Reads once if nothing is buffered. With or without the mutex.
     fn read(&mut self, cx: &mut Context<'_>, wants: Wants) -> io::Result<Read> {
-        if !self.input.is_empty() {
-            return Ok(Read::Some);
-        }
         // Other connections first, once the tasks of this one have had their share.
         let stopped = if self.budget.poll_paid(self.memory.account(), cx).is_pending() {
             Some(Read::Stopped)
+        } else if !self.input.is_empty() {
+            return Ok(Read::Some);
         // What is read may grant the window without which queued content is never freed.
         } else if self.memory.poll_read_allowed(cx).is_pending() && !wants.window {
             Some(Read::OutOfMemory)

@@ -34,7 +34,7 @@ impl<'a> IncomingRequests<'a> {
         self.requests.len()
     }
 
-    /// Handles input until all is consumed or the core stops reading, and returns how much was consumed. `buffer` is the
+    /// Handles input until all is consumed, the core stops reading or has decoded many fields, and returns how much was consumed. `buffer` is the
     /// buffer of `input` if content may borrow from it.
     ///
     /// # Errors
@@ -183,7 +183,7 @@ mod tests {
     use wireloom_http2::field::Field;
     use wireloom_http2::hpack::Encoder;
     use wireloom_http2::{Config, Role};
-    use wireloom_testing::http2::{Frame, PREFACE, join};
+    use wireloom_testing::http2::{Frame, PREFACE, join, literal};
 
     use super::*;
 
@@ -253,6 +253,36 @@ mod tests {
         // With `Host` beside it.
         fields.push(Field::known(Token::Host, b"a.example"));
         assert!(receive_request(&fields).headers.is_sensitive("host"));
+    }
+
+    // Tasks of the connection wait for its mutex meanwhile.
+    #[test]
+    fn many_fields_are_decoded_in_parts() {
+        const FIELDS_LEN: usize = 60 << 10;
+        let value = "v".repeat(3_000);
+        // RFC 7541 §6.2.1: with incremental indexing.
+        let mut indexed = literal(b"x", value.as_bytes());
+        indexed[0] = 0x40;
+        let first = Frame::headers(1, &[]).payload(indexed);
+        // RFC 7541 §6.1: the newest entry of the dynamic table.
+        let block = [0xbe; FIELDS_LEN / 3_000];
+        let opening = [PREFACE, &join(&[Frame::settings(&[]), first])].concat();
+        let requests: Vec<u8> =
+            (1..900).flat_map(|n| Frame::headers(2 * n + 1, &[]).payload(block).to_bytes()).collect();
+        let shared = Shared::new(Role::Server, Config::new(Role::Server)).unwrap();
+        let mut incoming = Vec::new();
+        let mut handle = |input: &[u8]| {
+            let mut requests = IncomingRequests::new(&shared, &mut incoming);
+            requests.handle_input(&mut shared.lock(), input, None).unwrap()
+        };
+        assert_eq!(handle(&opening), opening.len());
+        let (mut rest, mut parts) = (&requests[..], 0);
+        while !rest.is_empty() {
+            let len = handle(rest);
+            assert!(len > 0 && len < requests.len() / 100, "{len} of {}", requests.len());
+            (rest, parts) = (&rest[len..], parts + 1);
+        }
+        assert!(parts > 100, "{parts}");
     }
 
     #[test]

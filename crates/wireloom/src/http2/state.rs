@@ -289,12 +289,16 @@ impl State {
     }
 }
 
+/// The size of the fields that are decoded while the connection is locked, in bytes: the largest list, or a few hundred common requests.
+const DECODED_LEN_MAX: usize = 64 << 10;
+
 /// Window is given back as content is read, and the map of streams is keyed with a secret.
 fn with_manual_release(mut config: Config) -> Config {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
     config.auto_release = false;
     // Content that the application has not read takes memory, whatever has become of its stream.
     config.release_at_end = false;
+    config.decoded_len_max = config.decoded_len_max.min(DECODED_LEN_MAX);
     config.hash_key = RandomState::new().build_hasher().finish();
     config
 }

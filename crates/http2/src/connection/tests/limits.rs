@@ -149,6 +149,35 @@ fn unread_answers_of_every_kind_stop_reading() {
     }
 }
 
+// The fields of a stream that is refused are decoded too, and no event reports them.
+#[test]
+fn a_call_decodes_fields_up_to_a_length() {
+    let mut config = Config::new(Role::Server);
+    config.settings.max_concurrent_streams = 1;
+    let value = "v".repeat(1_000);
+    let frames = (0..8).map(|n| Frame::headers(2 * n + 1, &[("x-long", &value)])).collect::<Vec<_>>();
+    let bytes = join(&frames);
+    let list_size = {
+        let (_, mut server) = settled();
+        server.handle_input(Duration::ZERO, &frames[0].to_bytes()).unwrap();
+        server.fields().list_size()
+    };
+    for (len, returns) in
+        [(1, 7), (list_size, 7), (list_size + 1, 3), (2 * list_size, 3), (8 * list_size + 1, 0)]
+    {
+        config.decoded_len_max = len;
+        let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+        settle(&mut client, &mut server);
+        let (mut rest, mut early) = (&bytes[..], 0);
+        while !rest.is_empty() {
+            let (taken, event) = server.handle_input(Duration::ZERO, rest).unwrap();
+            rest = &rest[taken..];
+            early += usize::from(event.is_none() && !rest.is_empty());
+        }
+        assert_eq!(early, returns, "{len}");
+    }
+}
+
 #[test]
 fn memory_that_the_caller_reports_counts_up_to_its_bound() {
     for (bytes, is_taken) in [(0, true), (999_999, true), (1_000_000, true), (1_000_001, false)] {
