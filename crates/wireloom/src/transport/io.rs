@@ -17,6 +17,8 @@ use super::counted::Counted;
 use super::records;
 use super::ring::Socket;
 use super::tap::Tapped;
+#[cfg(target_os = "linux")]
+use super::unsent::Kept;
 
 /// Anything that reads and writes bytes in order.
 pub trait Transport: AsyncRead + AsyncWrite + Any + Send + Unpin {}
@@ -282,9 +284,21 @@ impl Io {
     /// Whether bytes wait in the kernel for room at the peer. Where the kernel does not tell (but on Linux), there are none.
     pub(crate) fn has_unsent(&self) -> bool {
         #[cfg(target_os = "linux")]
-        return self.tcp().is_some_and(|tcp| super::unsent::len(tcp) > 0);
+        return self.tcp().is_some_and(|tcp| super::unsent::len(tcp, Kept::Unsent) > 0);
         #[cfg(not(target_os = "linux"))]
         false
+    }
+
+    /// Bytes that the peer has acknowledged, of `written` that the transport has accepted. Where the kernel does not tell (but on Linux), all
+    /// that have left the transport.
+    #[cfg(feature = "client")]
+    pub(crate) fn acknowledged_len(&self, written: u64) -> u64 {
+        let left = self.left_len().unwrap_or(written);
+        #[cfg(target_os = "linux")]
+        if let Some(tcp) = self.tcp() {
+            return left.saturating_sub(super::unsent::len(tcp, Kept::Unacknowledged) as u64);
+        }
+        left
     }
 
     /// The TCP connection under the transport, if this crate knows it.
@@ -373,6 +387,33 @@ pub(crate) fn poll_write_all(
         match ready!(io.poll_write(cx, &slices[..count]))? {
             0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
             len => *written += len,
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux", feature = "client"))]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_in_the_kernel_are_not_acknowledged() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut peer, _) = listener.accept().await.unwrap();
+        let (mut io, mut written) = (Io::Tcp(stream), 0);
+        io.tcp().unwrap().writable().await.unwrap();
+        while let Ok(len) = io.try_write(&[IoSlice::new(&[7; 64 << 10])]) {
+            written += len;
+        }
+        let before = io.acknowledged_len(written as u64);
+        assert!(before < written as u64);
+        peer.read_exact(&mut vec![0; written]).await.unwrap();
+        while io.acknowledged_len(written as u64) < written as u64 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes that the kernel has accepted for a TCP connection and has not sent: the peer's receive window is closed.
+//! Bytes that the kernel has accepted for a TCP connection and keeps.
 #![allow(unsafe_code)] // ioctl(2) stores the number.
 
 use std::ffi::c_int;
@@ -6,10 +6,25 @@ use std::os::fd::AsRawFd as _;
 
 use tokio::net::TcpStream;
 
-/// Their number (`SIOCOUTQNSD`), with the end of the stream, which counts as one. 0 if the kernel does not tell.
-pub(super) fn len(tcp: &TcpStream) -> usize {
+/// Which bytes of a connection.
+#[derive(Clone, Copy)]
+pub(super) enum Kept {
+    /// Those that were not sent: the peer's receive window is closed.
+    Unsent,
+    /// Those that the peer has not acknowledged, sent or not: `SIOCOUTQ`.
+    #[cfg(feature = "client")]
+    Unacknowledged,
+}
+
+/// Their number, with the end of the stream, which counts as one. 0 if the kernel does not tell.
+pub(super) fn len(tcp: &TcpStream, kept: Kept) -> usize {
+    let request = match kept {
+        Kept::Unsent => libc::SIOCOUTQNSD as libc::Ioctl,
+        #[cfg(feature = "client")]
+        Kept::Unacknowledged => libc::TIOCOUTQ as libc::Ioctl,
+    };
     let mut len: c_int = 0;
-    // SAFETY: tcp(7): the request stores an `int`, and `len` is one. The descriptor is open while `tcp` is borrowed.
-    let _ = unsafe { libc::ioctl(tcp.as_raw_fd(), libc::SIOCOUTQNSD as libc::Ioctl, &raw mut len) };
+    // SAFETY: tcp(7): each of these requests stores an `int`, and `len` is one. The descriptor is open while `tcp` is borrowed.
+    let _ = unsafe { libc::ioctl(tcp.as_raw_fd(), request, &raw mut len) };
     usize::try_from(len).unwrap_or(0)
 }

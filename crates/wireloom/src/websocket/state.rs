@@ -261,6 +261,13 @@ impl Shared {
         self.try_lock().map(|mut state| state.begin_going_away()).is_some()
     }
 
+    /// Bytes that were received, and those of the other direction that have arrived at the peer.
+    #[cfg(feature = "client")]
+    pub(crate) fn transferred_len(&self) -> u64 {
+        let Link { io, traffic, .. } = &self.lock().link;
+        traffic.bytes_received + io.acknowledged_len(traffic.bytes_sent)
+    }
+
     /// Ends a WebSocket whose server has ended, or that counts as lost, although the application may keep both halves: with the Close frame
     /// of one that is dropped, if the transport accepts that at once.
     pub(crate) fn abort(&self) {

@@ -112,12 +112,13 @@ struct Open {
     opened_at: Instant,
 }
 
-/// The time for which the peer has sent nothing while a pong is awaited.
+/// The time for which nothing was received and nothing that was sent has arrived, while a pong is awaited: on a slow link the ping waits
+/// behind long messages.
 struct Silence {
     time: Duration,
     looked_at: Instant,
-    /// The bytes that had been received then.
-    received_len: u64,
+    /// The bytes that had been transferred in both directions then.
+    transferred: u64,
 }
 
 /// An event of a [`Reconnecting`] WebSocket.
@@ -301,7 +302,7 @@ impl Reconnecting {
                 let sent_messages = SentMessages::new(self.policy.keep_len_max, now);
                 let link = Link::new(socket.halves().0.clone(), sent_messages, self.policy.confirm_after);
                 self.links.set(Some(link.clone()));
-                let silence = Silence { time: Duration::ZERO, looked_at: now, received_len: 0 };
+                let silence = Silence { time: Duration::ZERO, looked_at: now, transferred: 0 };
                 let open = Open { socket, link, received: 0, silence, opened_at: now };
                 self.state = State::Open(Box::new(open));
                 Ok(ReconnectEvent::Connected(connected))
@@ -447,13 +448,15 @@ enum Check {
 impl Open {
     /// The next deadline. The task is woken when a [`ReconnectingSender`] changes it.
     fn next_check(&mut self, policy: &ReconnectPolicy, cx: &Context<'_>) -> Option<Check> {
-        let received_len = self.socket.traffic().bytes_received;
         let sent_messages = self.link.poll_sent_messages(cx);
         // A deadline that the clock cannot represent never expires.
         if sent_messages.needs_ping() {
             sent_messages.pinged_at.checked_add(policy.confirm_after).map(Check::Ping)
         } else if sent_messages.awaits_pong() {
-            let next = self.silence.look(sent_messages.pinged_at, received_len, policy.confirm_timeout);
+            let pinged_at = sent_messages.pinged_at;
+            drop(sent_messages);
+            let transferred = self.socket.shared().transferred_len();
+            let next = self.silence.look(pinged_at, transferred, policy.confirm_timeout);
             Some(next.map_or(Check::Lost, Check::Look))
         } else {
             None
@@ -463,16 +466,16 @@ impl Open {
 
 impl Silence {
     /// The time of the next look; `None` when the peer has been silent for `timeout`.
-    fn look(&mut self, pinged_at: Instant, received_len: u64, timeout: Duration) -> Option<Instant> {
+    fn look(&mut self, pinged_at: Instant, transferred: u64, timeout: Duration) -> Option<Instant> {
         let (now, step) = (Instant::now(), deadline::look_step(timeout));
-        if received_len > self.received_len || pinged_at > self.looked_at {
+        if transferred > self.transferred || pinged_at > self.looked_at {
             self.time = Duration::ZERO;
         } else {
             // The application may not have called `next` meanwhile.
             let since_last = now - self.looked_at;
             self.time += since_last - deadline::absence(since_last, step);
         }
-        (self.looked_at, self.received_len) = (now, received_len);
+        (self.looked_at, self.transferred) = (now, transferred);
         let left = timeout.saturating_sub(self.time);
         (!left.is_zero()).then(|| after(now, left.min(step)))
     }
@@ -579,6 +582,28 @@ mod tests {
         lost(&mut reconnecting).await;
         let silent_for = arrived_at.elapsed();
         assert!((30 * SECOND..39 * SECOND).contains(&silent_for), "{silent_for:?}");
+    }
+
+    // The ping waits behind the message.
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_receives_a_long_message_is_not_lost() {
+        let (mut peer, mut reconnecting) = pinged().await;
+        let mut sender = reconnecting.sender();
+        let sending = tokio::spawn(async move { sender.send(&[7; 10_000]).await });
+        tokio::spawn(async move {
+            for _ in 0..100 {
+                tokio::time::sleep(SECOND).await;
+                peer.read_exact(&mut [0; 100]).await.unwrap();
+            }
+            std::future::pending::<()>().await;
+            drop(peer);
+        });
+        let begin = Instant::now();
+        let event = reconnecting.next().await.unwrap();
+        assert!(matches!(event, Some(ReconnectEvent::Lost(_))), "{event:?}");
+        let lost_after = begin.elapsed();
+        assert!((120 * SECOND..140 * SECOND).contains(&lost_after), "{lost_after:?}");
+        drop(sending);
     }
 
     #[tokio::test(start_paused = true)]
