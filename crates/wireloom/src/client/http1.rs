@@ -5,21 +5,20 @@
 //!     '------- dropped before the response: the task is stopped
 //! ```
 
-use std::collections::VecDeque;
+mod request_writer;
+
 use std::future::{Future as _, poll_fn};
-use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Buf as _, BytesMut};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 use wireloom_ws::handshake::HandshakeLimits;
 
-use super::exchange::CONTINUE_TIMEOUT;
 use super::http11::{Http11Servers, Server};
 use super::opened::http1_fields;
 use super::pool::Home;
@@ -30,15 +29,13 @@ use super::{failed, is_tls_alert};
 use crate::error::{Error, HttpError};
 use crate::headers::{Head, Headers};
 use crate::http::{Body, TlsInfo, Version};
-use crate::http1::write::{chunk_size, fields, last_chunk};
+use crate::http1::write::fields;
 use crate::http1::{BodyEnd, BodyReader, Framing, head};
 use crate::transport::{Io, PROGRESS_LEN_MIN, poll_read};
+use request_writer::RequestWriter;
 
 /// Interim responses that are kept for a client that does not read them; further ones are dropped.
 const INTERIM_MAX: usize = 16;
-
-/// Slices of one write.
-const SLICES_MAX: usize = 8;
 
 /// How long a server that has answered may take to accept [`PROGRESS_LEN_MIN`] bytes of the content.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -124,20 +121,16 @@ impl Http1 {
             let fields = http1_fields(&head);
             connector.events.emit(&ConnectEvent::Request { version: Version::Http11, fields: &fields });
         }
+        let len = if is_chunked { None } else { Some(len.unwrap_or(0)) };
+        let writer = RequestWriter::new(head, body, len, expects && !is_empty);
         let (sender, answers) = mpsc::unbounded_channel();
         let (peer, tls) = (self.peer, self.tls.clone());
         let request_task = RequestTask {
             connection: self,
             home,
             announced: None,
-            written: 0,
-            was_cut: false,
+            writer,
             has_answer: false,
-            out: VecDeque::from([head.into()]),
-            unflushed: false,
-            content: Some(body),
-            left: if is_chunked { None } else { Some(len.unwrap_or(0)) },
-            continue_timer: (expects && !is_empty).then(|| Box::pin(tokio::time::sleep(CONTINUE_TIMEOUT))),
             bytes: BytesMut::new(),
             scanned: 0,
             is_head: method == "HEAD",
@@ -226,21 +219,16 @@ struct Progress {
 }
 
 impl Progress {
-    /// Ready when too little was accepted in time, or the connection is lost. `is_idle`: no bytes wait for the server.
-    fn poll_stalled(
-        &mut self,
-        cx: &mut Context<'_>,
-        io: &Io,
-        written: u64,
-        is_idle: bool,
-    ) -> Poll<HttpError> {
-        let sent = io.left_len().unwrap_or(written);
+    /// Ready when too little was accepted in time, or the connection is lost.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>, io: &Io, writer: &RequestWriter) -> Poll<HttpError> {
+        let sent = io.left_len().unwrap_or(writer.written());
         loop {
             let timer = self.timer.get_or_insert_with(|| {
                 self.goal = sent + PROGRESS_LEN_MIN as u64;
                 Box::pin(tokio::time::sleep(STALL_TIMEOUT))
             });
-            if is_idle {
+            // The caller has not produced more.
+            if writer.is_idle() {
                 self.goal = sent;
             }
             ready!(timer.as_mut().poll(cx));
@@ -262,21 +250,9 @@ struct RequestTask {
     home: Option<Home>,
     /// How long the server keeps the connection.
     announced: Option<Duration>,
-    /// The length of the part of the request that the transport has accepted.
-    written: u64,
-    /// The transport has not accepted all of it.
-    was_cut: bool,
+    writer: RequestWriter,
     /// A byte of a response has arrived.
     has_answer: bool,
-    /// Bytes to write before more content.
-    out: VecDeque<Bytes>,
-    unflushed: bool,
-    /// `None` when all of it is in `out`, or the server does not want it.
-    content: Option<Body>,
-    /// Remaining bytes of `Content-Length`; `None` for the chunked coding.
-    left: Option<u64>,
-    /// The deadline until which the content waits for `100 Continue`.
-    continue_timer: Option<Pin<Box<Sleep>>>,
     /// Bytes that were read and not consumed.
     bytes: BytesMut,
     /// The length of the prefix that is known not to contain the end of a head.
@@ -298,7 +274,8 @@ impl RequestTask {
     async fn run(mut self) -> Result<(), Error> {
         let ended = poll_fn(|cx| {
             // The content has failed, not the connection.
-            self.poll_send(cx).map_err(|error| Failure { error, unanswered: None })?;
+            let sent = self.writer.poll_send(cx, &mut self.connection.io);
+            sent.map_err(|error| Failure { error, unanswered: None })?;
             let received = ready!(self.poll_receive(cx));
             received.map_err(|error| Failure { error, unanswered: self.unanswered() })?;
             self.poll_sent(cx).map_err(|error| Failure { error: error.into(), unanswered: None })
@@ -335,12 +312,12 @@ impl RequestTask {
 
     /// `Some` before the first byte of a response.
     fn unanswered(&self) -> Option<Unanswered> {
-        (!self.has_answer).then_some(Unanswered { was_sent: self.written > 0 })
+        (!self.has_answer).then_some(Unanswered { was_sent: self.writer.written() > 0 })
     }
 
     /// Whether the connection is between two messages, in both directions.
     fn is_reusable(&self) -> bool {
-        self.has_received() && self.bytes.is_empty() && self.has_sent() && !self.was_cut
+        self.has_received() && self.bytes.is_empty() && self.writer.has_ended() && !self.writer.is_cut()
     }
 
     /// Whether the response is complete.
@@ -348,22 +325,16 @@ impl RequestTask {
         self.body_reader.as_ref().is_some_and(|reader| reader.end() == Some(BodyEnd::Complete))
     }
 
-    /// Whether nothing of the request is left to be sent.
-    fn has_sent(&self) -> bool {
-        self.content.is_none() && self.out.is_empty() && !self.unflushed
-    }
-
     /// Ready when the content needs no more time after the response. RFC 9110 §7.5: a response of success does not end it. Any other does.
     ///
     /// # Errors
     /// Not all of the content was sent after a response of success. A caller that drops the response before its end ends it too.
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HttpError>> {
-        let has_sent = self.has_sent();
         let Some(progress) = &mut self.progress else { return Poll::Ready(Ok(())) };
-        if self.was_cut {
+        if self.writer.is_cut() {
             return Poll::Ready(Err(HttpError::ConnectionLost));
         }
-        if has_sent {
+        if self.writer.has_ended() {
             return Poll::Ready(Ok(()));
         }
         if self.body_reader.as_ref().is_none_or(|reader| reader.end() != Some(BodyEnd::Complete)) {
@@ -373,102 +344,7 @@ impl RequestTask {
         if let Some(answer) = self.complete.take() {
             let _ = self.answers.send(Ok(answer));
         }
-        let is_idle = self.out.is_empty() && !self.unflushed;
-        progress.poll_stalled(cx, &self.connection.io, self.written, is_idle).map(Err)
-    }
-
-    /// Sends until the transport is full.
-    ///
-    /// # Errors
-    /// The content failed, or has another length than was announced: the server must not take it for complete.
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
-        loop {
-            if !self.poll_written(cx) {
-                return Ok(());
-            }
-            let Some(content) = &mut self.content else { return Ok(()) };
-            if let Some(continue_timer) = &mut self.continue_timer {
-                if continue_timer.as_mut().poll(cx).is_pending() {
-                    return Ok(());
-                }
-                self.continue_timer = None;
-            }
-            match content.poll_chunk(cx) {
-                Poll::Pending => return Ok(()),
-                Poll::Ready(Some(data)) => {
-                    let data = data?;
-                    if let Some(left) = &mut self.left {
-                        *left = left.checked_sub(data.len() as u64).ok_or(LENGTH)?;
-                        self.out.push_back(data);
-                    } else if !data.is_empty() {
-                        let mut size = Vec::with_capacity(18);
-                        chunk_size(&mut size, data.len());
-                        self.out.extend([size.into(), data, Bytes::from_static(b"\r\n")]);
-                    }
-                }
-                Poll::Ready(None) => {
-                    let trailers = content.trailers();
-                    self.content = None;
-                    match self.left {
-                        Some(1..) => return Err(LENGTH),
-                        // RFC 9112 §6.5: only the chunked coding has trailers.
-                        Some(0) => {}
-                        None => {
-                            let mut last = Vec::new();
-                            last_chunk(&mut last, trailers);
-                            self.out.push_back(last.into());
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Writes `out`; `false` while the transport is full.
-    fn poll_written(&mut self, cx: &mut Context<'_>) -> bool {
-        while !self.out.is_empty() {
-            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let mut count = 0;
-            for (slice, piece) in slices.iter_mut().zip(&self.out) {
-                *slice = IoSlice::new(piece);
-                count += 1;
-            }
-            match self.connection.io.poll_write(cx, &slices[..count]) {
-                Poll::Ready(Ok(mut len))
-                    if len > 0 || slices[..count].iter().all(|slice| slice.is_empty()) =>
-                {
-                    self.unflushed = true;
-                    self.written += len as u64;
-                    while let Some(piece) = self.out.front_mut() {
-                        let step = len.min(piece.len());
-                        piece.advance(step);
-                        len -= step;
-                        if !piece.is_empty() {
-                            break;
-                        }
-                        self.out.pop_front();
-                    }
-                }
-                Poll::Ready(_) => self.give_up_sending(),
-                Poll::Pending => return false,
-            }
-        }
-        if self.unflushed {
-            match self.connection.io.poll_flush(cx) {
-                Poll::Ready(Ok(())) => self.unflushed = false,
-                Poll::Ready(Err(_)) => self.give_up_sending(),
-                Poll::Pending => return false,
-            }
-        }
-        true
-    }
-
-    /// The server accepts no more. Its response may say why.
-    fn give_up_sending(&mut self) {
-        self.was_cut = true;
-        self.out.clear();
-        self.unflushed = false;
-        self.content = None;
+        progress.poll_stalled(cx, &self.connection.io, &self.writer).map(Err)
     }
 
     /// Receives until the caller reads no more. Ready at the end of the response.
@@ -485,7 +361,7 @@ impl RequestTask {
                     self.take_head(head)?;
                     // `100 Continue` lets the content be sent.
                     if self.body_reader.is_none() {
-                        self.poll_send(cx)?;
+                        self.writer.poll_send(cx, &mut self.connection.io)?;
                     }
                 }
                 None if self.bytes.len() < self.connection.limits.head_len_max => {
@@ -520,7 +396,7 @@ impl RequestTask {
             }
             100..200 => {
                 if status == 100 {
-                    self.continue_timer = None;
+                    self.writer.handle_continue();
                 }
                 self.interim_len += 1;
                 if self.interim_len > INTERIM_MAX {
@@ -529,11 +405,7 @@ impl RequestTask {
                 (Answer::Interim(Head { status, headers }), false)
             }
             _ => {
-                let is_wanted = self.continue_timer.take().is_none();
-                if !is_wanted {
-                    self.content = None;
-                    self.was_cut = true;
-                }
+                let is_wanted = self.writer.handle_response();
                 self.progress = (is_wanted && status < 300).then(Progress::default);
                 let framing = Framing::of_response(&headers, version, status, self.is_head);
                 let framing = framing.map_err(|(_, why)| Error::Http(HttpError::Malformed(why)))?;
@@ -574,5 +446,3 @@ fn keep_alive_timeout(value: &[u8]) -> Option<Duration> {
     let timeout = value.split(',').find_map(|one| one.trim().strip_prefix("timeout="))?;
     timeout.trim().parse().ok().map(Duration::from_secs)
 }
-
-const LENGTH: Error = Error::Http(HttpError::Malformed("the content is not as long as Content-Length says"));
