@@ -72,7 +72,8 @@ async fn slow_readers_read_as_many_messages_as_they_should() {
         })
     };
     tokio::spawn(async move { server.serve(handle).await });
-    let args = ["--scenario", "slow", "--rate", "100", "--count", "20", "--warmup", "500ms"];
+    let args =
+        ["--scenario", "slow", "--connections", "1", "--rate", "100", "--count", "20", "--warmup", "500ms"];
     let (code, report) = measure(&url, &args).await;
     assert_eq!((code, &report["answered"]), (0, &20.into()), "{report}");
 }
