@@ -57,11 +57,18 @@ pub(crate) struct Driver {
     budget: Budget,
     /// The number of tasks that were woken since the driver last yielded.
     woken_len: usize,
+    stage: Stage,
+}
+
+/// How far the connection is on its way to the end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Open,
     /// The peer sends no more.
-    is_half_closed: bool,
+    HalfClosed,
     /// The transport has failed, or what is left has no receiver.
-    is_disconnected: bool,
-    ended: bool,
+    Disconnected,
+    Ended,
 }
 
 /// Why [`Driver::poll`] is ready.
@@ -130,9 +137,7 @@ impl Driver {
             memory: MemoryReport::default(),
             budget: Budget::default(),
             woken_len: 0,
-            is_half_closed: false,
-            is_disconnected: false,
-            ended: false,
+            stage: Stage::Open,
         }
     }
 
@@ -196,7 +201,7 @@ impl Driver {
 
     /// Moves bytes until the transport is exhausted in both directions.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, incoming: &mut Vec<Incoming>) -> Poll<Progress> {
-        if self.ended {
+        if self.stage == Stage::Ended {
             return Poll::Ready(Progress::Ended);
         }
         let shared = self.shared.clone();
@@ -237,13 +242,15 @@ impl Driver {
                 self.disconnect(&mut state, transport_error(error));
             }
             if read == Read::Eof {
-                self.is_half_closed = true;
+                self.stage = self.stage.max(Stage::HalfClosed);
             }
-            if self.is_half_closed && state.core.role() == Role::Client {
-                self.disconnect(&mut state, HttpError::ConnectionLost);
-            } else if self.is_half_closed && state.handlers > 0 {
-                // A client that sends no more has disconnected for handlers that wait, as over HTTP/1.1. It receives what is ready.
-                state.fail_unanswered();
+            if self.stage == Stage::HalfClosed {
+                match state.core.role() {
+                    Role::Client => self.disconnect(&mut state, HttpError::ConnectionLost),
+                    // For handlers that wait the client has disconnected, as over HTTP/1.1. It receives what is ready.
+                    Role::Server if state.handlers > 0 => state.fail_unanswered(),
+                    Role::Server => {}
+                }
             }
             state.handle_events();
             if self.has_ended(&state) {
@@ -363,7 +370,7 @@ impl Driver {
 
     /// Nothing more is written.
     fn disconnect(&mut self, state: &mut State, error: HttpError) {
-        self.is_disconnected = true;
+        self.stage = self.stage.max(Stage::Disconnected);
         state.core.handle_disconnect();
         state.fail(error);
     }
@@ -467,7 +474,7 @@ impl Driver {
             return true;
         }
         let Some(ended) = state.core.ended() else { return false };
-        if self.is_disconnected || !(state.core.wants_write() || self.blocked) {
+        if self.stage >= Stage::Disconnected || !(state.core.wants_write() || self.blocked) {
             return true;
         }
         let now = Instant::now();
@@ -477,7 +484,7 @@ impl Driver {
     }
 
     fn end(&mut self, mut state: Guard<'_, State>) {
-        self.ended = true;
+        self.stage = Stage::Ended;
         if self.blocked {
             // The peer does not read: the kernel need not keep the rest for it.
             self.io.abandon();
