@@ -180,6 +180,11 @@ impl Log {
         self.first() + self.kept.partition_point(|kept| kept.expires_at <= now) as u64
     }
 
+    /// Whether a publication has not expired.
+    pub(crate) fn has_unexpired(&self, now: Duration) -> bool {
+        self.kept.back().is_some_and(|newest| newest.expires_at > now)
+    }
+
     /// Drops the publications before an offset.
     pub(crate) fn drop_before(&mut self, first: u64) {
         while self.first() < first && self.drop_oldest() {}

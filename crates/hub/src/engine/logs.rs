@@ -18,6 +18,10 @@ use crate::shards::{Shards, lock};
 /// The fraction (one in this many) of channels and of bytes that is kept free.
 const SPARE: usize = 8;
 
+/// The fraction (one in this many) of channels that is kept free also if histories are lost for it whose publications have not expired:
+/// less than what clients leave to the server API, so that histories of clients alone evict none.
+const SPARE_OF_KEPT: usize = 20;
+
 /// The histories of all channels.
 #[derive(Debug)]
 pub(super) struct Logs {
@@ -314,13 +318,13 @@ impl Logs {
     /// Decides what to drop: expired publications, histories that have not been used for a long time, and what exceeds
     /// the limits. Changes nothing.
     pub(super) async fn overdue(&self, now: Duration) -> Vec<(Arc<str>, Decision)> {
-        let eviction = self.eviction().await;
+        let eviction = self.eviction(now).await;
         let mut overdue = Vec::new();
         self.visit(|shard| {
             for (channel, Entry { log, subscribers }) in shard {
                 let Some(log) = log else { continue };
                 let is_unused = log.position_expires_at() <= now
-                    || eviction.forgotten_until.is_some_and(|until| log.used_at() <= until);
+                    || eviction.forgotten_until.is_some_and(|until| worth(log, now) <= until);
                 if *subscribers == 0 && is_unused {
                     let Position { offset: top, epoch } = log.position();
                     overdue.push((channel.clone(), Decision::Forget { epoch, top }));
@@ -365,12 +369,12 @@ impl Logs {
 
     /// The channels that take the part of the limit which is kept free.
     fn excess_channels(&self) -> usize {
-        excess(&self.count, self.channels_max)
+        excess(&self.count, self.channels_max, self.channels_max / SPARE)
     }
 
     /// Chooses the histories to evict so that a part of both limits is free.
-    async fn eviction(&self) -> Eviction {
-        let (len, count) = (excess(&self.len, self.len_max), self.excess_channels());
+    async fn eviction(&self, now: Duration) -> Eviction {
+        let (len, count) = (excess(&self.len, self.len_max, self.len_max / SPARE), self.excess_channels());
         let mut eviction = Eviction { len_max: usize::MAX, forgotten_until: None };
         if len == 0 && count == 0 {
             return eviction;
@@ -381,7 +385,7 @@ impl Logs {
                 let Some(log) = &entry.log else { continue };
                 lens.push(log.len());
                 if entry.subscribers == 0 {
-                    unused.push(log.used_at());
+                    unused.push(worth(log, now));
                 }
             }
         })
@@ -389,11 +393,15 @@ impl Logs {
         if len > 0 {
             eviction.len_max = level(lens, len);
         }
-        if count > 0 && !unused.is_empty() {
-            let last = (count - 1).min(unused.len() - 1);
+        let expired = unused.iter().filter(|(has_unexpired, _)| !has_unexpired).count();
+        let spare_of_kept = self.channels_max.div_ceil(SPARE_OF_KEPT);
+        let evicted = count.min(expired.max(excess(&self.count, self.channels_max, spare_of_kept)));
+        if let Some(last) = evicted.min(unused.len()).checked_sub(1) {
             eviction.forgotten_until = Some(*unused.select_nth_unstable(last).1);
         }
-        tracing::warn!(bytes = len, channels = count, "histories are evicted");
+        if len > 0 || eviction.forgotten_until.is_some() {
+            tracing::warn!(bytes = len, channels = evicted, "histories are evicted");
+        }
         eviction
     }
 }
@@ -428,18 +436,25 @@ impl Entry {
     }
 }
 
+/// What orders histories for eviction, the first one first: whether it has publications that have not expired, and when it was last used.
+type Worth = (bool, Duration);
+
+fn worth(log: &Log, now: Duration) -> Worth {
+    (log.has_unexpired(now), log.used_at())
+}
+
 /// The histories to evict.
 #[derive(Clone, Copy, Debug)]
 struct Eviction {
     /// Longer ones are cut to this many bytes.
     len_max: usize,
-    /// Histories without subscribers that were last used at or before this time are dropped.
-    forgotten_until: Option<Duration>,
+    /// Histories without subscribers that are worth this or less are dropped.
+    forgotten_until: Option<Worth>,
 }
 
 /// By how much a limit is used more than it should be.
-fn excess(used: &AtomicUsize, max: usize) -> usize {
-    used.load(Ordering::Relaxed).saturating_sub(max - max / SPARE)
+fn excess(used: &AtomicUsize, max: usize, spare: usize) -> usize {
+    used.load(Ordering::Relaxed).saturating_sub(max - spare)
 }
 
 /// The length to which the longest must be shortened so that together they lose `excess`.
@@ -562,7 +577,7 @@ mod tests {
             logs.unsubscribe(&name);
         }
         assert_eq!(
-            (logs.count.load(Ordering::Relaxed), at_once(logs.eviction()).forgotten_until),
+            (logs.count.load(Ordering::Relaxed), at_once(logs.eviction(NOW)).forgotten_until),
             (14, None)
         );
         // The ones that are left are kept for a client that returns.
@@ -587,7 +602,33 @@ mod tests {
         publish_at(&logs, "new", 1, now).unwrap();
         // The oldest ones without a subscriber were dropped.
         let is_kept = |channel: &str| logs.peek(channel, |_| ()).is_some();
-        assert_eq!(["0", "1", "2", "3", "15"].map(is_kept), [true, false, false, true, true]);
+        assert_eq!(["0", "1", "2", "15"].map(is_kept), [true, false, true, true]);
+    }
+
+    #[test]
+    fn histories_that_have_expired_make_room_first() {
+        let logs = Logs::new(20);
+        publish(&logs, "old", 1).unwrap();
+        let short = Retention { ttl: Duration::from_secs(60), ..KEEP };
+        for number in 0..19 {
+            let now = NOW + Duration::from_secs(1 + number);
+            logs.append(&number.to_string(), Publication::default(), short, now, None).unwrap();
+        }
+        sweep(&logs, NOW + Duration::from_secs(100));
+        let is_kept = |channel: &str| logs.peek(channel, |_| ()).is_some();
+        assert_eq!(["old", "0", "1", "2", "18"].map(is_kept), [true, false, false, true, true]);
+    }
+
+    /// Clients leave a tenth of the channels.
+    #[test]
+    fn as_many_histories_as_clients_may_open_are_kept() {
+        for channels_max in [1, 10, 80, 1_000] {
+            let logs = Logs::new(channels_max);
+            for number in 0..channels_max - channels_max.div_ceil(10) {
+                publish(&logs, &number.to_string(), 1).unwrap();
+            }
+            assert_eq!(overdue(&logs, NOW).len(), 0, "{channels_max}");
+        }
     }
 
     /// Whatever happens between a decision and its effect: the effect is on the history that was decided on, or on none.

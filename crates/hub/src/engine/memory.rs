@@ -34,7 +34,8 @@ pub struct MemoryEngine {
 
 impl MemoryEngine {
     /// Makes an engine that keeps at most `channels_max` channels with history. Near the limit, channels without
-    /// subscribers that were not used for the longest time are dropped: clients that return to them cannot recover.
+    /// subscribers are dropped: those first whose publications have expired, and of these the ones that were not used for the longest
+    /// time. Clients that return to them cannot recover.
     #[must_use]
     pub fn new(channels_max: usize) -> Self {
         Self {
