@@ -4,10 +4,10 @@
 //! the server API and the library open is not limited here: one tenth of the engine's channels is left to them.
 //!
 //! Those that clients published into count for as long as a day, so each user has a quarter of them at most, from the first publication on:
-//! a channel without subscribers counts to its publisher, any other to a subscriber, or to the publisher if that has no room left. So a
-//! client that publishes where others have subscribed takes their shares and not its own, and nobody takes more by leaving.
+//! a channel without subscribers counts to its publisher, any other to a subscriber, or to the publisher if none of those that it may count
+//! to has room left. So a client that publishes where others have subscribed takes their shares and not its own. When the subscriber
+//! leaves, the channel counts to one that stays; the last one takes it along, so that nobody has more by leaving.
 
-use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use crate::channels::{Channels, Left, Owner};
@@ -19,22 +19,6 @@ const RESERVE: usize = 10;
 
 /// The fraction (one in this many) of each limit that the channels may take which count to one user.
 const SHARE: usize = 4;
-
-/// To whom the channels of a client count.
-fn owner(client: &Client) -> Owner {
-    match client.user() {
-        "" => Owner::Address(client.peer().map(|peer| network(peer.ip()))),
-        user => Owner::User(user.into()),
-    }
-}
-
-/// The addresses that one subscriber of a provider has: RFC 6177 §2.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address => address,
-    }
-}
 
 /// Whether a client may subscribe to a channel. `now` is the time since 1970.
 pub(crate) fn admits_subscription(
@@ -48,11 +32,13 @@ pub(crate) fn admits_subscription(
         return true;
     }
     let limits = Limits { config, options, channels, channel };
-    let admits = |left: &Left| left.contains(channel) || limits.has_room(left);
-    let mut left = channels.left();
-    admits(&left) || {
-        left.sweep(now);
-        admits(&left)
+    let admits = || {
+        let left = channels.left();
+        left.contains(channel) || limits.has_room(&left)
+    };
+    admits() || {
+        channels.sweep(now);
+        admits()
     }
 }
 
@@ -71,15 +57,14 @@ pub(crate) fn admits_publication(
     }
     let limits = Limits { config, options, channels, channel };
     let admits = || {
-        channels.count_until(channel, now.saturating_add(kept_for), |left, subscriber| {
+        channels.count_until(channel, client, [now, now.saturating_add(kept_for)], |left, owners| {
             // One that has subscribers counts already.
-            let has_room = subscriber.is_some() || limits.has_room(left);
-            let owners = subscriber.into_iter().chain([client]).map(owner);
-            owners.filter(|_| has_room).find(|owner| limits.has_share(left, owner))
+            let has_room = owners.len() > 1 || limits.has_room(left);
+            owners.into_iter().filter(|_| has_room).find(|owner| limits.has_share(left, owner))
         })
     };
     admits() || {
-        channels.left().sweep(now);
+        channels.sweep(now);
         admits()
     }
 }

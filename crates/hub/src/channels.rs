@@ -29,6 +29,9 @@ use crate::random::Uuid;
 use crate::shards::{Shards, lock};
 use crate::undelivered::Undelivered;
 
+/// The number of subscribers of a channel that it may count to.
+const OWNERS_MAX: usize = 16;
+
 /// The subscribers of this node, by channel.
 #[derive(Debug)]
 pub(crate) struct Channels {
@@ -226,36 +229,58 @@ impl Channels {
         lock(&self.left)
     }
 
-    /// Counts a channel that a client publishes into until this time. If it does not count yet, `owner` says to whom it will; it is given
-    /// one of the subscribers, if there is any. Returns whether it counts.
+    /// Counts a channel that `publisher` publishes into until this time. If it does not count yet, `choose` says to which of these owners it
+    /// will: some of the subscribers, and the publisher. Returns whether it counts.
     pub(crate) fn count_until(
         &self,
         channel: &str,
-        until: Duration,
-        owner: impl FnOnce(&Left, Option<&Client>) -> Option<Owner>,
+        publisher: &Client,
+        [now, until]: [Duration; 2],
+        choose: impl FnOnce(&Left, Vec<Owner>) -> Option<Owner>,
     ) -> bool {
         let mut shard = self.channels.lock(channel);
         if let Some(Channel { subscribers, counted, .. }) = shard.get_mut(channel) {
-            if let Some(counted) = counted {
+            if let Some(counted) = counted.as_mut().filter(|counted| counted.until > now) {
                 counted.until = until;
                 return true;
             }
-            let mut left = lock(&self.left);
-            let subscriber = subscribers.iter().next().map(|(_, subscriber)| &*subscriber.client);
-            let Some(owner) = owner(&left, subscriber) else { return false };
+            let mut left = self.left();
+            if let Some(ended) = counted.take() {
+                left.release(channel, &ended.owner);
+            }
+            let subscribers = subscribers.iter().take(OWNERS_MAX).map(|(_, subscriber)| &*subscriber.client);
+            let owners = subscribers.chain([publisher]).map(Owner::of).collect();
+            let Some(owner) = choose(&left, owners) else { return false };
             left.charge(channel, &owner);
             *counted = Some(Box::new(Counted { until, owner }));
         } else {
-            let mut left = lock(&self.left);
-            if let Some(known) = left.until(channel) {
+            let mut left = self.left();
+            if let Some(known) = left.until(channel).filter(|known| **known > now) {
                 *known = until;
                 return true;
             }
-            let Some(owner) = owner(&left, None) else { return false };
+            if let Some(ended) = left.take(channel) {
+                left.release(channel, &ended.owner);
+            }
+            let Some(owner) = choose(&left, vec![Owner::of(publisher)]) else { return false };
             left.charge(channel, &owner);
             left.insert(channel, Counted { until, owner });
         }
         true
+    }
+
+    /// Ends what no longer counts, once a second at most.
+    pub(crate) fn sweep(&self, now: Duration) {
+        if !self.left().sweep(now) {
+            return;
+        }
+        for mut shard in self.channels.each() {
+            for (name, channel) in shard.iter_mut() {
+                if let Some(counted) = channel.counted.take_if(|counted| counted.until <= now) {
+                    self.left().release(name, &counted.owner);
+                }
+            }
+        }
     }
 
     /// The channels and their numbers of subscribers.
@@ -349,8 +374,18 @@ impl Channels {
         // Dropped after the unlock: it may have a burst, for which publishers wait.
         let mut removed;
         let mut shard = self.channels.lock(channel);
-        let Some(Channel { subscribers, .. }) = shard.get_mut(channel) else { return };
-        subscribers.try_remove(key);
+        let Some(Channel { subscribers, counted, .. }) = shard.get_mut(channel) else { return };
+        let subscriber = subscribers.try_remove(key);
+        // What counted to it counts to one that stays.
+        if let (Some(Subscriber { client, .. }), Some(counted), Some((_, next))) =
+            (&subscriber, counted, subscribers.iter().next())
+            && Owner::of(client) == counted.owner
+        {
+            let mut left = self.left();
+            left.release(channel, &counted.owner);
+            counted.owner = Owner::of(&next.client);
+            left.charge(channel, &counted.owner);
+        }
         if subscribers.is_empty() {
             removed = shard.remove(channel);
             let Some(removed) = &mut removed else { return };

@@ -1,10 +1,11 @@
 //! The channels that clients published into: to whom they count, and which of them count although nobody has subscribed.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::client::Client;
 use crate::config::namespace_of;
 
 /// The shortest time between two searches for channels that no longer count.
@@ -16,6 +17,24 @@ pub(crate) enum Owner {
     User(Arc<str>),
     /// Anonymous clients of an address.
     Address(Option<IpAddr>),
+}
+
+impl Owner {
+    /// To whom the channels of a client count.
+    pub(super) fn of(client: &Client) -> Self {
+        match client.user() {
+            "" => Self::Address(client.peer().map(|peer| network(peer.ip()))),
+            user => Self::User(user.into()),
+        }
+    }
+}
+
+/// The addresses that one subscriber of a provider has: RFC 6177 §2.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
 }
 
 /// A channel of which the engine keeps something that a client published. It is [charged](Left::charge) to its owner.
@@ -94,11 +113,19 @@ impl Left {
         Some(&mut counted.until)
     }
 
-    /// Counts a channel to its owner, until it is swept.
+    /// Counts a channel to its owner, until it is released.
     pub(super) fn charge(&mut self, channel: &str, owner: &Owner) {
         let namespace = self.namespaces.entry(namespace_of(channel).to_owned()).or_default();
         namespace.total.charge(owner);
         self.total.charge(owner);
+    }
+
+    /// Ends the charge of a channel that is not among those without subscribers.
+    pub(super) fn release(&mut self, channel: &str, owner: &Owner) {
+        if let Some(namespace) = self.namespaces.get_mut(namespace_of(channel)) {
+            namespace.total.release(owner);
+        }
+        self.total.release(owner);
     }
 
     /// Adds a charged channel, which has no subscribers.
@@ -118,10 +145,10 @@ impl Left {
         Some(counted)
     }
 
-    /// Drops the channels that no longer count.
-    pub(crate) fn sweep(&mut self, now: Duration) {
+    /// Drops the channels that no longer count. Returns false if it did so less than a second ago.
+    pub(super) fn sweep(&mut self, now: Duration) -> bool {
         if now < self.swept_at + SWEEP_INTERVAL {
-            return;
+            return false;
         }
         self.swept_at = now;
         let Self { namespaces, total: all, .. } = self;
@@ -138,6 +165,7 @@ impl Left {
             });
             !total.by_owner.is_empty()
         });
+        true
     }
 }
 
@@ -167,7 +195,10 @@ mod tests {
         left.sweep(at(30));
         assert_eq!((left.len(), left.len_of(&one), left.len_of(&two)), (0, 1, 0));
         assert_eq!((left.len_of_in(&one, "a"), left.len_of_in(&one, "b")), (1, 0));
-        left.insert("a:y", taken);
+        left.release("a:y", &one);
+        left.charge("a:y", &two);
+        assert_eq!((left.len_of(&one), left.len_of_in(&two, "a")), (0, 1));
+        left.insert("a:y", Counted { owner: two, ..taken });
         left.sweep(at(40));
         assert!(left.namespaces.is_empty() && left.total.by_owner.is_empty());
     }

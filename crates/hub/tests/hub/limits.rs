@@ -212,6 +212,49 @@ async fn publications_into_channels_of_others_take_no_share() {
 }
 
 #[tokio::test]
+async fn a_channel_does_not_count_to_a_subscriber_that_has_left() {
+    let served = Served::start(CONFIG, |hub| hub).await;
+    let mut first = connect_as(&served, "1").await;
+    assert_eq!(codes(&mut first, "subscribe", named("log:", 0..5)).await, [None; 5]);
+    let mut second = connect_as(&served, "2").await;
+    assert_eq!(codes(&mut second, "subscribe", named("log:", 0..5)).await, [None; 5]);
+    assert_eq!(codes(&mut second, "publish", named("log:", 0..5)).await, [None; 5]);
+    assert_eq!(codes(&mut first, "publish", named("few:", 0..1)).await, [Some(106)]);
+    assert_eq!(codes(&mut first, "unsubscribe", named("log:", 0..5)).await, [None; 5]);
+    // They count to the one that has stayed.
+    assert_eq!(codes(&mut second, "publish", named("few:", 0..1)).await, [Some(106)]);
+    assert_eq!(codes(&mut first, "publish", named("few:", 0..1)).await, [None]);
+}
+
+#[tokio::test]
+async fn a_channel_counts_to_nobody_when_nothing_is_kept_of_it() {
+    let config = CONFIG.replace("history_ttl = \"1h\"", "history_ttl = \"1s\"");
+    let served = Served::start(&config, |hub| hub).await;
+    let mut client = connect_as(&served, "1").await;
+    assert_eq!(codes(&mut client, "subscribe", named("log:", 0..5)).await, [None; 5]);
+    assert_eq!(codes(&mut client, "publish", named("log:", 0..5)).await, [None; 5]);
+    let admitted = async {
+        while codes(&mut client, "publish", named("log:", 5..6)).await != [None] {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), admitted).await.expect("the subscriptions have no history");
+}
+
+#[tokio::test]
+async fn a_channel_counts_to_a_subscriber_that_has_room() {
+    let served = Served::start(CONFIG, |hub| hub).await;
+    let [mut full, mut other, mut bot] =
+        [connect_as(&served, "1").await, connect_as(&served, "2").await, connect_as(&served, "3").await];
+    assert_eq!(codes(&mut full, "publish", named("log:", 0..5)).await, [None; 5]);
+    for client in [&mut full, &mut other] {
+        assert_eq!(codes(client, "subscribe", named("log:", 5..6)).await, [None]);
+    }
+    assert_eq!(codes(&mut bot, "publish", named("log:", 5..11)).await, [None; 6]);
+    assert_eq!(codes(&mut bot, "publish", named("log:", 11..12)).await, [Some(106)]);
+}
+
+#[tokio::test]
 async fn what_is_read_takes_no_channels() {
     let config = CONFIG.replace("name = \"few\"", "name = \"few\"\nhistory_access = \"anyone\"");
     let served = Served::start(&config, |hub| hub).await;
