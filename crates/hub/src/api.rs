@@ -3,18 +3,17 @@
 //! `POST /api/METHOD` with a JSON object, answered by `{"result": …}` or `{"error": {"code": …, "message": …}}`.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
+use bytes::{BufMut as _, Bytes};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq as _;
+use tokio::sync::Mutex;
 use tracing::info;
 use wireloom::{Request, Response};
 
@@ -464,8 +463,8 @@ pub(crate) enum Failure {
 struct Room {
     /// Of each history.
     history_len_max: usize,
-    /// What is left for lists.
-    lists_len: AtomicUsize,
+    /// What is left for lists. Locked while one is made: those of a parallel batch would take the memory of all together.
+    lists_len: Mutex<usize>,
 }
 
 impl Room {
@@ -480,35 +479,14 @@ impl Room {
         name: &str,
         list: &BTreeMap<impl Serialize, T>,
     ) -> Option<Box<RawValue>> {
+        let mut left = self.lists_len.lock().await;
         charge(list.len() / READ_PER_UNIT).await;
-        let mut within = Within { bytes: Vec::new(), len_max: self.lists_len.load(Ordering::Relaxed) };
+        let mut within = Vec::<u8>::new().limit(*left).writer();
         serde_json::to_writer(&mut within, &BTreeMap::from([(name, list)])).ok()?;
-        let len = within.bytes.len();
-        charge(len / BYTES_PER_UNIT).await;
-        // Those of a parallel batch may have taken it.
-        let take = |left: usize| left.checked_sub(len);
-        self.lists_len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
-        RawValue::from_string(String::from_utf8(within.bytes).ok()?).ok()
-    }
-}
-
-/// Bytes that are written, up to a length.
-struct Within {
-    bytes: Vec<u8>,
-    len_max: usize,
-}
-
-impl io::Write for Within {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > self.len_max - self.bytes.len() {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        let bytes = within.into_inner().into_inner();
+        *left -= bytes.len();
+        charge(bytes.len() / BYTES_PER_UNIT).await;
+        RawValue::from_string(String::from_utf8(bytes).ok()?).ok()
     }
 }
 
@@ -595,10 +573,38 @@ fn respond(name: &str, value: &RawValue) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::client::Transport;
     use crate::config::HubConfig;
     use crate::protocol::Encoding;
+
+    /// It counts how often it was serialized.
+    struct Counted<'a>(&'a AtomicUsize);
+
+    impl Serialize for Counted<'_> {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            serializer.serialize_str(&"x".repeat(5 << 20))
+        }
+    }
+
+    #[tokio::test]
+    async fn lists_of_a_batch_are_made_one_after_the_other() {
+        let (room, made) = (Room::of(2), AtomicUsize::new(0));
+        let list = BTreeMap::from([("a", Counted(&made))]);
+        let mut lists = [0, 1].map(|_| Box::pin(room.list("x", &list)));
+        std::future::poll_fn(|cx| {
+            assert!(lists.iter_mut().all(|list| list.as_mut().poll(cx).is_pending()), "they are long");
+            std::task::Poll::Ready(())
+        })
+        .await;
+        assert_eq!(made.load(Ordering::Relaxed), 1);
+        let [first, second] = lists;
+        let (first, second) = tokio::join!(first, second);
+        assert!(first.is_some() && second.is_none());
+    }
 
     #[tokio::test]
     async fn lists_in_a_reply_are_bounded() {
