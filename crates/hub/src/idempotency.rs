@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::history::Position;
 use crate::shards::lock;
@@ -45,6 +45,9 @@ impl Origin {
     }
 }
 
+/// The result of a publication, which is locked while it is executed.
+type Outcome = Arc<AsyncMutex<Option<Position>>>;
+
 /// A channel and a key.
 type Name = (Box<str>, Box<str>);
 
@@ -54,21 +57,15 @@ pub(crate) struct Idempotency([Mutex<Results>; 2]);
 
 #[derive(Debug, Default)]
 struct Results {
-    by_name: HashMap<Name, Arc<OnceCell<Position>>>,
+    by_name: HashMap<Name, Outcome>,
     /// In the order in which they expire.
     expiries: VecDeque<(Duration, Name)>,
 }
 
 impl Idempotency {
-    /// The cell for the result of the publication with this key. Requests that arrive while the first one is executed
-    /// wait for the cell; after a failure the next request is executed.
-    pub(crate) fn result(
-        &self,
-        origin: Origin,
-        channel: &str,
-        key: &str,
-        now: Duration,
-    ) -> Arc<OnceCell<Position>> {
+    /// The place of the result of the publication with this key. Requests that arrive while the first one is executed
+    /// wait for the lock; after a failure the next request is executed.
+    pub(crate) fn result(&self, origin: Origin, channel: &str, key: &str, now: Duration) -> Outcome {
         self.bounded_result(origin, channel, key, now, KEYS_MAX)
     }
 
@@ -79,7 +76,7 @@ impl Idempotency {
         key: &str,
         now: Duration,
         keys_max: usize,
-    ) -> Arc<OnceCell<Position>> {
+    ) -> Outcome {
         let mut results = lock(&self.0[origin as usize]);
         results.expire(now);
         let name: Name = (channel.into(), key.into());
@@ -89,7 +86,7 @@ impl Idempotency {
         while results.by_name.len() >= keys_max {
             results.forget_oldest();
         }
-        let result = Arc::<OnceCell<Position>>::default();
+        let result = Outcome::default();
         results.by_name.insert(name.clone(), result.clone());
         results.expiries.push_back((now.saturating_add(IDEMPOTENCY_TTL), name));
         result
@@ -123,9 +120,7 @@ mod tests {
 
     fn is_known(keys: &Idempotency, channel: &str, key: &str, now: Duration) -> bool {
         let result = keys.bounded_result(Origin::Server, channel, key, now, 3);
-        let is_known = result.initialized();
-        let _ = result.set(Position::default());
-        is_known
+        result.try_lock().unwrap().replace(Position::default()).is_some()
     }
 
     #[test]
@@ -156,8 +151,7 @@ mod tests {
         assert!(!is_known(&keys, "a", "k", S));
         for key in ["k", "1", "2", "3"] {
             let result = keys.bounded_result(Origin::Client, "a", key, S, 3);
-            assert!(!result.initialized());
-            result.set(Position::default()).unwrap();
+            assert_eq!(result.try_lock().unwrap().replace(Position::default()), None);
         }
         assert!(is_known(&keys, "a", "k", S));
         for origin in [Origin::Server, Origin::Client] {

@@ -57,7 +57,7 @@ impl Node {
     }
 
     /// Publishes once there is room. With a key, the engine is called in a task of its own, because a caller that gives up must not leave
-    /// the outcome unknown: it will try again.
+    /// the outcome unknown: it will try again. Repeats wait for the outcome without room.
     pub(crate) async fn publish(
         self: &Arc<Self>,
         channel: &str,
@@ -74,10 +74,14 @@ impl Node {
         let settings = self.settings();
         let options = settings.config.channel_options(channel).ok_or(PublishError::UnknownNamespace)?;
         let retention = retention(options).filter(|_| !skip_history);
-        let result = (!idempotency_key.is_empty())
-            .then(|| self.idempotency.result(origin, channel, idempotency_key, self.clock.now()));
-        if let Some(known) = result.as_ref().and_then(|result| result.get()) {
-            return Ok(known.clone());
+        let mut result = None;
+        if !idempotency_key.is_empty() {
+            let outcome = self.idempotency.result(origin, channel, idempotency_key, self.clock.now());
+            let outcome = outcome.lock_owned().await;
+            if let Some(known) = &*outcome {
+                return Ok(known.clone());
+            }
+            result = Some(outcome);
         }
         let is_immediate = self.engine.is_immediate(retention.as_ref());
         let room = self.channels.room(channel, publication.data.len(), is_immediate).await;
@@ -88,15 +92,13 @@ impl Node {
                 drop(room);
                 published
             }
-            Some(result) => {
+            Some(mut result) => {
                 let (node, channel) = (self.clone(), channel.to_owned());
                 let key = origin.stored(idempotency_key);
                 let publishing = tokio::spawn(async move {
-                    let publish = || {
-                        node.metrics.publications.increment();
-                        node.engine.publish(&channel, publication, retention, &key)
-                    };
-                    let published = result.get_or_try_init(publish).await.cloned();
+                    node.metrics.publications.increment();
+                    let published = node.engine.publish(&channel, publication, retention, &key).await;
+                    *result = published.as_ref().ok().cloned();
                     drop(room);
                     published
                 });

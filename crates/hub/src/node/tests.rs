@@ -507,6 +507,29 @@ async fn nothing_is_left_of_a_publisher_that_gives_up_while_it_waits_for_room() 
 }
 
 #[tokio::test]
+async fn a_repeated_publication_waits_without_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+    let config = HubConfig::from_toml("channel.history_size = 10\nchannel.history_ttl = \"1h\"\n").unwrap();
+    let hub = Hub::builder().config(config).engine(engine).build().unwrap();
+    let client = connected(&hub.0);
+    for channel in ["a", "b"] {
+        (0..5_000).for_each(|_| drop(hub.0.channels.add(channel, client.clone(), false)));
+    }
+    let publish = |channel, key: &str| {
+        let options = PublishOptions { idempotency_key: key.into(), ..PublishOptions::default() };
+        Box::pin(hub.publish_with(channel, "1", options))
+    };
+    let cx = &mut Context::from_waker(Waker::noop());
+    let [mut first, mut repeated] = [0, 1].map(|_| publish("a", "key"));
+    assert!(first.as_mut().poll(cx).is_pending() && repeated.as_mut().poll(cx).is_pending());
+    assert_eq!(first.await.unwrap().offset, 1);
+    // The repeated one is not polled meanwhile.
+    tokio::time::timeout(Duration::from_secs(30), publish("b", "")).await.expect("there is room").unwrap();
+    assert_eq!(repeated.await.unwrap().offset, 1);
+}
+
+#[tokio::test]
 async fn a_task_does_not_make_many_deliveries_in_one_turn() {
     let hub = Hub::builder().build().unwrap();
     let client = connected(&hub.0);
