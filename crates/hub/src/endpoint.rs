@@ -57,7 +57,7 @@ pub(crate) struct Endpoint {
     kept: Arc<Mutex<Kept>>,
     /// Those of HTTP/1.1.
     pool: Pool,
-    turns: Turns,
+    pub(crate) turns: Turns,
     clock: Clock,
     warnings: WarningLimit,
 }
@@ -129,15 +129,14 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint of a configuration: the one that is known, with its connections and its calls in progress, unless something differs.
-    /// `None` without a URL.
+    /// The endpoint of a configuration; `None` without a URL. It makes its connections anew: certificates are read again, and what the
+    /// endpoint speaks is found out again. Unless something differs, calls in progress of the one that is known count.
     pub(crate) fn renewed(config: &ProxyConfig, known: Option<&Arc<Self>>) -> Option<Arc<Self>> {
-        let known = known.filter(|known| known.config == *config).cloned();
-        known.or_else(|| Self::new(config).map(Arc::new))
+        let known = known.filter(|known| known.config == *config);
+        Self::new(config, known.map(|known| known.turns.clone()).unwrap_or_default()).map(Arc::new)
     }
 
-    /// `None` without a URL.
-    fn new(config: &ProxyConfig) -> Option<Self> {
+    fn new(config: &ProxyConfig, turns: Turns) -> Option<Self> {
         let url = config.url.clone()?;
         let kept = if url.starts_with("https://") { Kept::Nothing } else { Kept::Http1 };
         // Redirects are not followed, so that a backend cannot send what clients said elsewhere.
@@ -148,7 +147,7 @@ impl Endpoint {
             pool: Pool::with_limits(connector.clone(), CALLS_MAX, IDLE_TIMEOUT),
             connector,
             kept: Arc::new(Mutex::new(kept)),
-            turns: Turns::default(),
+            turns,
             clock: Clock::new(),
             warnings: WarningLimit::default(),
         })
@@ -317,6 +316,17 @@ mod tests {
 
     use super::*;
 
+    /// The certificates that are trusted are read again, and what the endpoint speaks is found out again.
+    #[tokio::test]
+    async fn a_renewed_endpoint_has_its_calls_and_no_connections() {
+        let config = ProxyConfig { url: Some("https://a/".into()), ..ProxyConfig::default() };
+        let known = Endpoint::renewed(&config, None).unwrap();
+        *known.kept.lock().await = Kept::Http1;
+        let renewed = Endpoint::renewed(&config, Some(&known)).unwrap();
+        assert!(matches!(*renewed.kept.lock().await, Kept::Nothing));
+        assert!(renewed.turns.are_those_of(&known.turns));
+    }
+
     /// What a backend does with a call over HTTP/2.
     #[derive(Clone, Copy, Debug)]
     enum Does {
@@ -383,7 +393,7 @@ mod tests {
         });
         let config =
             ProxyConfig { url: Some(url), timeout: Duration::from_secs(60), ..ProxyConfig::default() };
-        let mut endpoint = Endpoint::new(&config).unwrap();
+        let mut endpoint = Endpoint::new(&config, Turns::default()).unwrap();
         // As of `https`.
         endpoint.kept = Arc::new(Mutex::new(Kept::Nothing));
         (endpoint, called)
@@ -434,7 +444,7 @@ mod tests {
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let config =
             ProxyConfig { url: Some(url), timeout: Duration::from_secs(5), ..ProxyConfig::default() };
-        let mut endpoint = Endpoint::new(&config).unwrap();
+        let mut endpoint = Endpoint::new(&config, Turns::default()).unwrap();
         endpoint.kept = Arc::new(Mutex::new(Kept::Nothing));
         let connection = {
             let dropped = endpoint.call::<Value>(CallKind::Rpc, None, &[], b"{}".to_vec());

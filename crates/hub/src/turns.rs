@@ -23,7 +23,7 @@ pub(crate) const CALLS_MAX: usize = 256;
 const CALLS_PER_FREE: usize = 3;
 
 /// The calls of an endpoint.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Turns(Arc<Mutex<State>>);
 
 /// The caller may call until this is dropped.
@@ -80,6 +80,13 @@ impl Turns {
             admission
         };
         waiting.await.expect("the state lives as long as `self`, and admits each of those that wait")
+    }
+}
+
+#[cfg(test)]
+impl Turns {
+    pub(crate) fn are_those_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
