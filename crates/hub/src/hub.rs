@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tracing::warn;
 
 use crate::config::{ConfigError, HistoryConfig, HubConfig};
 use crate::engine::{Engine, EngineError, EngineHealth, MemoryEngine};
@@ -264,19 +263,7 @@ impl Hub {
     /// # Errors
     /// The configuration cannot be used, such as an endpoint that does not exist or a key that cannot be read; the old one stays.
     pub fn reload(&self, config: HubConfig) -> Result<(), ConfigError> {
-        let before = self.0.settings();
-        let settings = Settings::new(config, Some(&before))?;
-        let (one, other) = (&before.config, &settings.config);
-        for (name, has_changed) in [
-            ("history.channels_max", one.history.channels_max != other.history.channels_max),
-            ("history.len_max", one.history.len_max != other.history.len_max),
-            ("engine.prefix", one.engine.prefix != other.engine.prefix),
-        ] {
-            if has_changed {
-                warn!("{name} has changed, which needs a restart");
-            }
-        }
-        self.0.set_settings(settings);
+        self.0.set_settings(Settings::new(config, Some(&self.0.settings()))?);
         Ok(())
     }
 

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use regex::Regex;
+use tracing::warn;
 use wireloom::OriginPolicy;
 
 use crate::auth::Verifier;
-use crate::config::{ConfigError, HubConfig, name_of, namespace_of, shown};
+use crate::config::{ConfigError, HistoryConfig, HubConfig, name_of, namespace_of, shown};
 use crate::proxy::Proxies;
 
 /// The state that a new configuration replaces.
@@ -56,6 +57,9 @@ impl Settings {
                 patterns.insert(name.to_owned(), pattern);
             }
         }
+        if let Some(known) = known {
+            keep_limits(&mut config, &known.config);
+        }
         Ok(Self { verifier, proxies, pages, patterns, config })
     }
 
@@ -65,9 +69,39 @@ impl Settings {
     }
 }
 
+/// Keeps what the engine was made with, and keeps itself.
+fn keep_limits(config: &mut HubConfig, known: &HubConfig) {
+    let (HistoryConfig { channels_max, len_max, .. }, prefix) =
+        (&mut config.history, &mut config.engine.prefix);
+    for (name, has_changed) in [
+        ("history.channels_max", *channels_max != known.history.channels_max),
+        ("history.len_max", *len_max != known.history.len_max),
+        ("engine.prefix", *prefix != known.engine.prefix),
+    ] {
+        if has_changed {
+            warn!("{name} has changed, which needs a restart");
+        }
+    }
+    (*channels_max, *len_max) = (known.history.channels_max, known.history.len_max);
+    prefix.clone_from(&known.engine.prefix);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_that_an_engine_keeps_stay() {
+        let config = |max: u32| {
+            let config =
+                format!("history = {{ channels_max = {max}, len_max = {max} }}\nengine.prefix = \"p{max}\"");
+            HubConfig::from_toml(&config).unwrap()
+        };
+        let before = Settings::new(config(10), None).unwrap();
+        let after = Settings::new(config(5), Some(&before)).unwrap().config;
+        assert_eq!((after.history.channels_max, after.history.len_max), (10, 10));
+        assert_eq!(after.engine.prefix, before.config.engine.prefix);
+    }
 
     #[test]
     fn calls_of_endpoints_that_do_not_change_count_after_a_reload() {
