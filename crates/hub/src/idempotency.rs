@@ -30,11 +30,15 @@ pub(crate) enum Origin {
 /// What the keys of clients begin with where an engine keeps them.
 const OF_CLIENT: char = '\0';
 
+/// What is put before a key of the server that begins with this or with [`OF_CLIENT`].
+const OF_SERVER: char = '\u{1}';
+
 impl Origin {
     /// The key as engines have it.
     pub(crate) fn stored(self, key: &str) -> String {
         match self {
             Self::Client if !key.is_empty() => format!("{OF_CLIENT}{key}"),
+            Self::Server if key.starts_with([OF_CLIENT, OF_SERVER]) => format!("{OF_SERVER}{key}"),
             Self::Client | Self::Server => key.to_owned(),
         }
     }
@@ -158,5 +162,10 @@ mod tests {
             assert_eq!(Origin::of_stored(&origin.stored("k")), origin);
             assert_eq!(origin.stored(""), "");
         }
+        for key in ["\0k", "\u{1}k", "\u{1}\0k"] {
+            assert_eq!(Origin::of_stored(&Origin::Server.stored(key)), Origin::Server, "{key:?}");
+        }
+        let stored = ["\0k", "\u{1}k", "\u{1}\0k", "k"].map(|key| Origin::Server.stored(key));
+        assert_eq!(stored.iter().collect::<std::collections::HashSet<_>>().len(), stored.len());
     }
 }
