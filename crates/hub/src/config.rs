@@ -116,7 +116,8 @@ pub struct ClientConfig {
     /// browsers. Event streams and HTTP streams, whose requests may have no `Origin`, are also refused if `Host` names another domain.
     pub allowed_origins: Vec<String>,
     /// Proxies whose `X-Forwarded-For` is believed, as addresses or networks such as `10.1.0.0/16`. The client is the last address in it that
-    /// is none of these; "0.0.0.0" stands for peers of a Unix socket. It takes the place of the proxy's address where anonymous clients of
+    /// is none of these; "0.0.0.0" stands for peers without an address: those of a Unix socket, and in a tower stack those of every request
+    /// without a `Peer`, whose clients then could invent addresses. It takes the place of the proxy's address where anonymous clients of
     /// an address are limited, and where the hub says which client is slow.
     #[serde(with = "networks")]
     pub trusted_proxies: Vec<IpNet>,
@@ -750,13 +751,21 @@ mod networks {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<IpNet>, D::Error> {
         let parse = |text: String| {
             let address = text.parse::<IpAddr>().map(IpNet::from);
-            address.or_else(|_| text.parse()).map_err(|_| {
+            address.or_else(|_| text.parse()).map(canonical).map_err(|_| {
                 serde::de::Error::custom(format!(
                     "{text:?} is not an address or a network, such as 10.1.0.0/16"
                 ))
             })
         };
         Vec::<String>::deserialize(from)?.into_iter().map(parse).collect()
+    }
+
+    /// A network of mapped addresses (RFC 4291 §2.5.5.2) is the one of IPv4.
+    fn canonical(network: IpNet) -> IpNet {
+        match (network.addr().to_canonical(), network.prefix_len().checked_sub(96)) {
+            (address @ IpAddr::V4(_), Some(len)) => IpNet::new(address, len).unwrap_or(network),
+            _ => network,
+        }
     }
 
     pub(super) fn serialize<S: serde::Serializer>(networks: &[IpNet], to: S) -> Result<S::Ok, S::Error> {
@@ -828,6 +837,21 @@ mod tests {
             let config = HubConfig::from_toml(&format!("client.queue_len_max = {text}")).unwrap();
             assert_eq!(config.client.queue_len_max, len, "{text}");
         }
+    }
+
+    #[test]
+    fn networks_of_mapped_addresses_are_those_of_ipv4() {
+        let networks = [
+            "::ffff:10.0.0.0/104",
+            "::ffff:10.0.0.1",
+            "::ffff:0:0/96",
+            "::/0",
+            "2001:db8::/100",
+            "10.0.0.0/8",
+        ];
+        let config = HubConfig::from_toml(&format!("client.trusted_proxies = {networks:?}")).unwrap();
+        let read: Vec<_> = config.client.trusted_proxies.iter().map(IpNet::to_string).collect();
+        assert_eq!(read, ["10.0.0.0/8", "10.0.0.1/32", "0.0.0.0/0", "::/0", "2001:db8::/100", "10.0.0.0/8"]);
     }
 
     #[test]

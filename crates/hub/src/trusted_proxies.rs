@@ -29,7 +29,7 @@ pub(crate) fn client_address<'a>(
 }
 
 fn is_trusted(trusted: &[IpNet], address: IpAddr) -> bool {
-    // An IPv4 peer of an IPv6 socket has a mapped address (RFC 4291 §2.5.5.2), and a network may be written in either form.
+    // An IPv4 peer of an IPv6 socket has a mapped address (RFC 4291 §2.5.5.2).
     trusted.iter().any(|network| network.contains(&address) || network.contains(&address.to_canonical()))
 }
 
