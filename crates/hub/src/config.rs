@@ -345,7 +345,8 @@ pub(crate) const POSITION_TTL: Duration = Duration::from_secs(24 * 3600);
 pub struct HistoryConfig {
     /// The maximum number of channels with history on a node. Clients may use nine tenths of them; the rest is for the server API. A quarter of
     /// these may count to a user, and so may a quarter to the anonymous clients of an address together. A channel that a client has published
-    /// into counts to one of its subscribers, or to the client if there is none, or none of the 16 that were looked at has room left.
+    /// into counts to one of its subscribers, or to the client if there is none, or none of the 16 that were looked at has room left. A node
+    /// counts from its start on, and alone: what several nodes keep in Redis or NATS has no other limit.
     pub channels_max: usize,
     /// Bytes of publications in memory, of all channels together. Near the limit those of the channels that nothing was published into
     /// for the longest time are dropped, at the limit the oldest of the channel that is published into.
