@@ -120,6 +120,26 @@ mod tests {
         }
     }
 
+    // A download may be followed while it is recorded, and a frame is up to 16 MiB long.
+    #[test]
+    fn frames_without_fields_are_recorded_as_they_arrive() {
+        let mut masker = Masker::default();
+        let mut handle = |bytes: &[u8]| masker.handle(Direction::ToServer, bytes);
+        assert_eq!(handle(PREFACE), PREFACE);
+        let data = [0, 0, 4, 0, 0, 0, 0, 0, 1, b'd', b'a', b't', b'a'];
+        let fields = headers(3, &[0x82, 0x86, 0x84], b"cookie", b"secret");
+        assert_eq!(handle(&data[..8]), b"");
+        assert_eq!(handle(&data[8..11]), data[..11]);
+        let next = [&data[11..], &data, &fields[..20]].concat();
+        assert_eq!(handle(&next), next[..2 + data.len()]);
+        let masked = handle(&[&fields[20..], &data].concat());
+        assert!(masked.ends_with(&data) && masked.windows(6).any(|part| part == b"******"));
+        // A block that is too long to be decoded is not kept, nor are those that follow.
+        let too_long = [&[0x10, 0, 1, 1, 4, 0, 0, 0, 5][..], &[7; 1 << 20]].concat();
+        assert_eq!(handle(&too_long), b"");
+        assert_eq!(handle(&[&[7], &data[..], &fields, &data].concat()), data.repeat(2));
+    }
+
     // RFC 9110 §9.1: a method is any token, and case-sensitive.
     #[test]
     fn masks_requests_with_any_method() {

@@ -22,6 +22,9 @@ struct Side {
     preface_passed: bool,
     codec: Option<Box<(Decoder, Encoder)>>,
     block: Option<Block>,
+    /// What is missing of a frame that is not buffered, and whether it is recorded.
+    left: usize,
+    is_recorded: bool,
     /// A block could not be decoded. No more blocks are recorded, because they could not be masked.
     failed: bool,
 }
@@ -59,39 +62,50 @@ impl MaskHttp2 {
             at = PREFACE.len();
             out.extend_from_slice(&buffer[..at]);
         }
-        while let Some((header, payload)) = buffer[at..].split_first_chunk() {
-            let header = FrameHeader::decode(header);
-            let len = header.len as usize;
-            let Some(payload) = payload.get(..len) else { break };
-            let frame = &buffer[at..at + FrameHeader::LEN + len];
-            at += frame.len();
-            match header.kind {
-                Kind::HEADERS | Kind::PUSH_PROMISE | Kind::CONTINUATION => {
-                    side.fields(&header, payload, &mut out)
-                }
-                _ => out.extend_from_slice(frame),
+        loop {
+            let rest = &buffer[at..];
+            let len = side.left.min(rest.len());
+            if side.is_recorded {
+                out.extend_from_slice(&rest[..len]);
             }
+            at += len;
+            side.left -= len;
+            let Some((bytes, payload)) = rest[len..].split_first_chunk() else { break };
+            let header = FrameHeader::decode(bytes);
+            let payload_len = header.len as usize;
+            if has_fields(&header) && payload_len <= FIELD_BLOCK_LEN_MAX {
+                let Some(payload) = payload.get(..payload_len) else { break };
+                side.fields(&header, payload, &mut out);
+                at += payload_len;
+            } else {
+                (side.left, side.is_recorded) = (payload_len, !has_fields(&header));
+                if side.is_recorded {
+                    out.extend_from_slice(bytes);
+                } else {
+                    side.failed = true;
+                }
+            }
+            at += FrameHeader::LEN;
         }
         buffer.drain(..at);
         side.buffer = buffer;
         out
     }
 
-    /// Handles the end of a direction; returns the buffered bytes: whole frames, and an incomplete frame if it has no
-    /// fields.
+    /// Handles the end of a direction; returns the buffered bytes, unless they are of an incomplete frame with fields.
     pub(super) fn finish(&mut self, direction: Direction) -> Vec<u8> {
         let mut out = self.handle(direction, &[]);
         let buffer = std::mem::take(&mut self.sides[direction.index()].buffer);
-        match buffer.first_chunk().map(FrameHeader::decode) {
-            Some(header)
-                if !matches!(header.kind, Kind::HEADERS | Kind::PUSH_PROMISE | Kind::CONTINUATION) =>
-            {
-                out.extend(buffer);
-                out
-            }
-            _ => out,
+        // Of another frame only the header waits, if this is not the preface.
+        if buffer.first_chunk().is_none_or(|header| !has_fields(&FrameHeader::decode(header))) {
+            out.extend(buffer);
         }
+        out
     }
+}
+
+fn has_fields(header: &FrameHeader) -> bool {
+    matches!(header.kind, Kind::HEADERS | Kind::PUSH_PROMISE | Kind::CONTINUATION)
 }
 
 impl Side {
