@@ -1,6 +1,6 @@
 //! `wireloom serve`: binds the addresses, prints them, and serves until a signal.
 //!
-//! Layers: `reserve`, `hub`.
+//! Layers: `reserve` → `admin`; `hub`.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -14,6 +14,7 @@ use wireloom::{
     DeflateConfig, IoUring, Keepalive, Observer, OriginPolicy, Server, ServerConfig, ServerHandle, SlowPeer,
 };
 
+use self::admin::Admin;
 use self::reserve::{Reserve, SharingListener};
 use super::bind;
 use super::connect::connector;
@@ -27,6 +28,7 @@ use crate::{allocator, descriptors, log};
 
 use wireloom_hub::Hub;
 
+mod admin;
 mod hub;
 mod reserve;
 
@@ -104,9 +106,6 @@ fn unusable(reason: String) -> Failure {
     Failure(Exit::Usage, reason)
 }
 
-/// The most connections to `--admin` at once: each takes a descriptor that is none of those for clients.
-const ADMIN_CONNECTIONS_MAX: usize = 256;
-
 /// The part of a limit of memory that connections to `--admin` have for themselves, in bytes.
 fn admin_share(limit: usize) -> usize {
     limit / 8
@@ -154,9 +153,8 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
     if let Some(address) = &args.admin {
         let listener = bind::bind(address).await?;
         admin_address = listener.local_addr().ok();
-        admin = Some(Server::new(reserve.spend(listener)).config(args.admin_config()));
+        admin = Some(Admin::new(reserve.spend(listener), args.admin_memory_max()));
     }
-    let admin_handle = admin.as_ref().map(Server::handle);
     hub::reload_on_hangup(&hub, args).map_err(|error| error.to_string())?;
     match args.log {
         LogFormat::Text => {
@@ -174,13 +172,7 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
             listening.iter().for_each(|(tls, address)| info!(%address, tls, "listening"));
         }
     }
-    let admin_task = admin.map(|server| {
-        let routes = routes.clone();
-        tokio::spawn(server.serve(move |request: wireloom::Request| {
-            let routes = routes.clone();
-            async move { routes.handle_admin(request).await }
-        }))
-    });
+    let admin = admin.map(|admin| admin.start(&routes));
     let mut tasks = JoinSet::new();
     #[cfg(unix)]
     for (path, server) in sockets {
@@ -200,9 +192,8 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
     }
     Serving { tasks, handle, hub, grace: args.grace }.until_end(signals).await?;
     // Last, so that the shutdown can be observed.
-    if let (Some(handle), Some(task)) = (admin_handle, admin_task) {
-        handle.abort();
-        let _ = task.await;
+    if let Some(admin) = admin {
+        admin.stop().await;
     }
     #[cfg(feature = "opentelemetry")]
     if let Some(traces) = traces {
@@ -300,12 +291,10 @@ impl Serve {
         self.channels.demo || (self.channels.hub.is_none() && self.dir.is_none())
     }
 
-    /// The configuration of `--admin`, whose limits are its own: it answers while clients have exhausted theirs.
-    fn admin_config(&self) -> ServerConfig {
-        let defaults = ServerConfig::default();
-        let max = self.http.max_memory.unwrap_or(defaults.memory_max);
-        let memory_max = admin_share(max - allocator::reserve(max));
-        ServerConfig { connections_max: ADMIN_CONNECTIONS_MAX, memory_max, ..defaults }
+    /// The memory of `--admin`, which is its own: it answers while clients have exhausted theirs. In bytes.
+    fn admin_memory_max(&self) -> usize {
+        let max = self.http.max_memory.unwrap_or_else(|| ServerConfig::default().memory_max);
+        admin_share(max - allocator::reserve(max))
     }
 
     /// The configuration that the arguments choose.

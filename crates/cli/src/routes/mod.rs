@@ -113,7 +113,8 @@ impl Routes {
     /// Answers a request to the admin address.
     pub(crate) async fn handle_admin(self: &Arc<Self>, mut request: Request) -> Response {
         if let "/healthz" | "/livez" = request.path() {
-            return self.health(&request);
+            // The next probe is answered by a server that has room for it.
+            return self.health(&request).close_connection();
         }
         if !self.allows_host(&request) {
             return other_host();
@@ -131,6 +132,18 @@ impl Routes {
                 },
             },
         }
+    }
+
+    /// Answers a request to the admin address while that has no room for others.
+    pub(crate) fn handle_probe(&self, request: &Request) -> Response {
+        let response = match request.path() {
+            "/healthz" | "/livez" => self.health(request),
+            "/metrics" => self.metrics(request),
+            _ => Response::text(503, "the admin address has no room for another request\n")
+                .with_header("Retry-After", "1")
+                .into_response(),
+        };
+        response.close_connection()
     }
 
     /// `/livez` answers while the server does; `/healthz` also asks whether the engine stores everything.

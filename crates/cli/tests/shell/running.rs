@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use wireloom::{ClientTls, Connector};
+use wireloom::{ClientTls, Connector, Error};
 
 use crate::process::{DEADLINE, Server, WIRELOOM, connect, folder, signal};
 
@@ -101,6 +101,14 @@ async fn without_file_descriptors_the_log_says_so_and_the_metrics_answer() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(accept_failures(&server, 3).await > 0);
     }
+    // A connection that would keep the last descriptor from probes is not opened.
+    let kept = wireloom::connect(&format!("ws://{}/live", server.addresses[3])).await;
+    assert!(matches!(&kept, Err(Error::Refused(response)) if response.status() == 503), "{kept:?}");
+    let mut idle = TcpStream::connect(&server.addresses[3]).await.unwrap();
+    idle.write_all(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    timeout(DEADLINE, idle.read_to_string(&mut answer)).await.expect("it ends").unwrap();
+    assert!(timeout(DEADLINE, server.get_from(3, "/livez")).await.unwrap().ends_with("ok\n"));
     // None of them takes the one that is given up for a connection of this listener.
     for _ in 0..100 {
         accept_failures(&server, 3).await;
@@ -306,7 +314,6 @@ async fn it_stops_listening_before_the_clients_of_the_hub_have_left() {
             assert!(!is_closed, "connections are served until the clients have left");
             break;
         }
-        drop(idle);
     }
 }
 
@@ -366,6 +373,37 @@ async fn a_signal_ends_it_while_it_waits_for_its_broker() {
     let ended = timeout(DEADLINE, child.wait_with_output()).await.expect("it ends").unwrap();
     assert_eq!(ended.status.code(), Some(143), "{ended:?}");
     assert_eq!(String::from_utf8_lossy(&ended.stderr), "wireloom: interrupted before it listened\n");
+}
+
+// A load balancer would take a node out that does not answer its probes.
+#[tokio::test]
+async fn probes_are_answered_while_other_requests_have_all_places() {
+    let server = Server::start(&["--admin", "127.0.0.1:0"]).await;
+    let live = format!("ws://{}/live", server.addresses[1]);
+    let mut kept = Vec::new();
+    let refused = loop {
+        match timeout(DEADLINE, wireloom::connect(&live)).await.expect("it is answered") {
+            Ok(socket) => kept.push(socket),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&refused, Error::Refused(response) if response.status() == 503), "{refused:?}");
+    assert_eq!(kept.len(), 256);
+    let get = async |path| timeout(DEADLINE, server.get_from(1, path)).await.expect("it is answered");
+    for _ in 0..100 {
+        assert!(get("/livez").await.ends_with("ok\n") && get("/healthz").await.ends_with("ok\n"));
+    }
+    assert!(get("/metrics").await.contains("\nwireloom_connections_open 0\n"));
+    // Connections that are silent have less time than a probe waits.
+    let mut silent = Vec::new();
+    for _ in 0..70 {
+        silent.push(TcpStream::connect(&server.addresses[1]).await.unwrap());
+    }
+    assert!(get("/livez").await.ends_with("ok\n"));
+    kept.pop();
+    while wireloom::connect(&live).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 // The process has one limit of each kind, however many addresses it listens on; `--admin` keeps its part of the memory.

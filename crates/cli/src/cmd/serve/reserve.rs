@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::OwnedSemaphorePermit;
 use wireloom::server::Listener;
 
 use crate::cmd::bind::PollAccept;
@@ -121,7 +122,7 @@ impl Listener for AdminListener {
         let (stream, peer) = self.0.accept().await?;
         // Without it, answers are only later.
         let _ = stream.set_nodelay(true);
-        Ok((AdminConnection { stream: Some(stream), reserve: self.0.reserve.clone() }, peer))
+        Ok((AdminConnection { stream: Some(stream), reserve: self.0.reserve.clone(), place: None }, peer))
     }
 
     #[cfg(unix)]
@@ -135,9 +136,21 @@ pub(super) struct AdminConnection {
     /// `Some` until it is dropped.
     stream: Option<TcpStream>,
     reserve: Reserve,
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl AdminConnection {
+    /// Whether no other connection can be accepted while this one is open.
+    pub(super) fn has_last_descriptor(&self) -> bool {
+        self.reserve.lock().0.is_none()
+    }
+
+    /// Keeps `place` until it ends.
+    pub(super) fn with_place(mut self, place: OwnedSemaphorePermit) -> Self {
+        self.place = Some(place);
+        self
+    }
+
     fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
         self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
