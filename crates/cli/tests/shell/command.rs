@@ -605,6 +605,18 @@ async fn makes_requests_to_servers_without_http2() {
 }
 
 #[tokio::test]
+async fn shows_interim_responses_in_their_version() {
+    let hinting = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", hinting.local_addr().unwrap());
+    tokio::spawn(hinting.serve(|request: wireloom::Request| async move {
+        request.send_informational(103, &wireloom::Headers::default()).unwrap();
+        wireloom::Response::new(204)
+    }));
+    let (code, _, errors) = connect(&[&url, "-v", "--http2"], "").await;
+    assert!(code == 0 && errors.contains("\n< HTTP/2 103\n"), "{code} {errors}");
+}
+
+#[tokio::test]
 async fn shows_each_frame() {
     let serving = Server::start(&["--log-level", "trace"]).await;
     let long = "x".repeat(1_000);

@@ -156,6 +156,8 @@ enum ProtocolState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Informational {
+    /// The version of HTTP.
+    pub version: Version,
     /// The status: 100 to 199.
     pub status: u16,
     /// The headers.
@@ -245,7 +247,7 @@ impl Exchange {
         if self.response.is_some() {
             return Ok(None);
         }
-        let Head { status, headers } = match &mut self.protocol {
+        let (version, Head { status, headers }) = match &mut self.protocol {
             #[cfg(feature = "http2")]
             ProtocolState::Http2(stream) => {
                 let head = stream.head().await?;
@@ -256,10 +258,11 @@ impl Exchange {
                 if head.status == 100 {
                     stream.send_held();
                 }
-                head
+                (Version::Http2, head)
             }
             ProtocolState::Http1(pending) => match pending.answer().await? {
-                Answer::Interim(head) => head,
+                // RFC 9110 §15.2: HTTP/1.0 has none.
+                Answer::Interim(head) => (Version::Http11, head),
                 Answer::Final(version, Head { status, headers }, body) => {
                     let body = body.with_len_max(BODY_LEN_MAX);
                     self.response = Some(Response {
@@ -275,7 +278,7 @@ impl Exchange {
                 }
             },
         };
-        Ok(Some(Informational { status, headers }))
+        Ok(Some(Informational { version, status, headers }))
     }
 
     /// The response; interim ones are skipped.

@@ -172,7 +172,7 @@ async fn send(
     let head = async {
         while let Some(interim) = exchange.informational().await? {
             if args.display.verbose > 0 {
-                trace.response(wireloom::Version::Http11, interim.status, &interim.headers);
+                trace.response(interim.version, interim.status, &interim.headers);
             }
         }
         exchange.response().await
