@@ -26,6 +26,11 @@ impl Throttle {
         state.printed = Some(now);
         Some(std::mem::take(&mut state.left_out))
     }
+
+    /// The number of lines that were left out since the last one, which none will follow.
+    pub(crate) fn rest(&self) -> u64 {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).left_out)
+    }
 }
 
 #[cfg(test)]
@@ -40,5 +45,8 @@ mod tests {
             [0, 0, 999, 1_000, 1_001, 2_500].map(&mut next),
             [Some(0), None, None, Some(2), None, Some(1)]
         );
+        assert_eq!(throttle.rest(), 0);
+        assert_eq!([2_501, 2_502].map(&mut next), [None; 2]);
+        assert_eq!([throttle.rest(), throttle.rest()], [2, 0]);
     }
 }

@@ -394,6 +394,28 @@ async fn streams_are_joined_to_websockets_of_their_own() {
 }
 
 #[tokio::test]
+async fn each_failure_is_counted_in_a_line() {
+    const FAILURES: u64 = 9;
+    let (_taken, refusing) = wireloom_testing::refusing();
+    let mut listening = Listening::start(&["tcp:127.0.0.1:0", &format!("ws://{refusing}")]).await;
+    for _ in 0..FAILURES {
+        let mut stream = listening.stream().await;
+        let _ = timeout(DEADLINE, stream.read_u8()).await.expect("it is disconnected");
+    }
+    signal(&listening.child, "-TERM");
+    let mut counted = 0;
+    while let Some(line) = timeout(DEADLINE, listening.notes.next_line()).await.unwrap().unwrap() {
+        counted += u64::from(line.contains("TO cannot be reached"));
+        // `(2 other failures before)`, or a line of its own.
+        let others =
+            line.split_once(" other failure").and_then(|(before, _)| before.rsplit([' ', '(']).next());
+        counted += others.map_or(0, |others| others.parse::<u64>().unwrap());
+    }
+    assert_eq!(counted, FAILURES);
+    assert_eq!(listening.exit_code().await, Some(0));
+}
+
+#[tokio::test]
 async fn unix_sockets_are_joined_both_ways() {
     let folder = folder("listen-unix");
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();

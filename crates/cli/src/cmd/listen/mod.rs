@@ -39,6 +39,7 @@ pub(crate) fn run(args: &Listen) -> Exit {
     });
     // A thread may be blocked reading the input.
     runtime.shutdown_background();
+    notes.end();
     result.unwrap_or_else(|(exit, error)| {
         notes.error(&error);
         exit

@@ -47,6 +47,14 @@ impl Notes {
         }
     }
 
+    /// The command ends: failures that were left out have no other line.
+    pub(super) fn end(&self) {
+        match self.failures.rest() {
+            0 => {}
+            others => self.error(&format!("{} after the last one shown", count(others, "other failure"))),
+        }
+    }
+
     /// Errors are always printed.
     pub(super) fn error(&self, text: &str) {
         self.print("wireloom:", text);
