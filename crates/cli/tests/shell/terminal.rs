@@ -113,6 +113,19 @@ impl Terminal {
     fn exit_code(mut self) -> i32 {
         self.child.wait().unwrap().code().unwrap()
     }
+
+    /// Types Ctrl-C until the command ends: the terminal drops it while no line is edited. Returns the exit code.
+    fn interrupt(mut self) -> i32 {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            self.keys.write_all(b"\x03").unwrap();
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap();
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
 }
 
 // A peer must not control the terminal.
@@ -184,6 +197,33 @@ async fn the_terminal_is_restored_when_the_peer_closes() {
     assert_eq!(status.code(), Some(0));
     let modes = rustix::termios::tcgetattr(&terminal.keys).unwrap().local_modes;
     assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO));
+}
+
+// The lines are more than the window of the stream and what waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_ends_it_while_a_message_waits_for_a_peer_that_does_not_read() {
+    let mut config = wireloom::ServerConfig::default();
+    config.http2.settings.initial_window_size = 1_000;
+    config.http2.stream_window_max = 1_000;
+    let deaf = wireloom::Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let url = format!("ws://{}/", deaf.local_addr().unwrap());
+    tokio::spawn(deaf.serve(|request: wireloom::Request| async move {
+        match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(|socket| async move {
+                let _unread = socket;
+                std::future::pending::<()>().await;
+            }),
+            Err(refusal) => refusal,
+        }
+    }));
+    for args in [&["connect", "--http2", &*url][..], &["connect", "--http2", "--reconnect", &url]] {
+        let home = folder("deaf");
+        let mut terminal = Terminal::run(args, &home);
+        for _ in 0..60 {
+            terminal.send_keys(&("x".repeat(4_000) + "\r"));
+        }
+        assert_eq!(terminal.interrupt(), 0, "{args:?}");
+    }
 }
 
 /// The text on the line of the cursor: behind the last line break, without escape sequences.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use rustyline::{Config, Editor};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::input::{Input, parse_line};
 use super::notes::Notes;
@@ -42,6 +42,7 @@ pub(super) fn run(
     history: Option<PathBuf>,
     is_editing: &AtomicBool,
     sender: &mpsc::Sender<Input>,
+    interrupt: &watch::Sender<bool>,
 ) {
     loop {
         is_editing.store(true, Ordering::Release);
@@ -55,7 +56,10 @@ pub(super) fn run(
                 }
                 (parse_line(line), false)
             }
-            Err(ReadlineError::Interrupted) => (Input::Interrupted, true),
+            Err(ReadlineError::Interrupted) => {
+                interrupt.send_replace(true);
+                (Input::Interrupted, true)
+            }
             Err(ReadlineError::Io(error)) => (Input::Failed(error), true),
             Err(_) => return,
         };

@@ -4,10 +4,11 @@
 use std::io::{self, BufRead as _, IsTerminal as _, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::editor::{self, Terminal};
 use super::input::Input;
@@ -21,9 +22,37 @@ const MESSAGE_LEN_MAX: u64 = 64 << 20;
 /// The maximum number of messages that have been read and not sent.
 const PENDING_MAX: usize = 64;
 
+/// How long messages that were typed before Ctrl-C may take to be sent.
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Ctrl-C on a terminal, which is input there and no signal. Never ready for other input.
+#[derive(Clone)]
+pub(super) struct Interruption(watch::Receiver<bool>);
+
+impl Interruption {
+    /// Of no input.
+    pub(super) fn never() -> Self {
+        Self(watch::channel(false).1)
+    }
+
+    /// Ready at once.
+    pub(super) async fn wait(&mut self) {
+        if self.0.wait_for(|is_interrupted| *is_interrupted).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Ready when the peer has had time to read the messages before it.
+    pub(super) async fn wait_longer(&mut self) {
+        self.wait().await;
+        tokio::time::sleep(SEND_TIMEOUT).await;
+    }
+}
+
 /// The messages of the input, and the modes of the terminal before the line editor changed them.
 pub(super) struct Messages {
     received: mpsc::Receiver<Input>,
+    interruption: Interruption,
     /// A line is being edited.
     is_editing: Arc<AtomicBool>,
     terminal: Option<Terminal>,
@@ -34,25 +63,31 @@ impl Messages {
     pub(super) fn read(notes: &Notes, args: &Connect) -> Self {
         let (format, is_text) = (args.messages.input, !args.is_binary());
         let (sender, received) = mpsc::channel(PENDING_MAX);
+        let (interrupt, interruption) = watch::channel(false);
         let is_editing = Arc::<AtomicBool>::default();
         let is_person = format == Format::Lines && io::stdin().is_terminal() && io::stdout().is_terminal();
         let terminal = is_person.then(Terminal::save).flatten();
         match terminal.is_some().then(|| editor::new(notes, !args.messages.no_history)) {
             Some(Ok((editor, history))) => {
                 let is_editing = is_editing.clone();
-                std::thread::spawn(move || editor::run(editor, history, &is_editing, &sender));
+                std::thread::spawn(move || editor::run(editor, history, &is_editing, &sender, &interrupt));
             }
             // A terminal that does not support editing is read as a pipe is.
             _ => {
                 std::thread::spawn(move || read(io::stdin().lock(), format, is_text, &sender));
             }
         }
-        Self { received, is_editing, terminal }
+        Self { received, interruption: Interruption(interruption), is_editing, terminal }
     }
 
     /// The next input; `None` at its end.
     pub(super) async fn next(&mut self) -> Option<Input> {
         self.received.recv().await
+    }
+
+    /// Ctrl-C, before the messages in front of it are taken.
+    pub(super) fn interruption(&self) -> Interruption {
+        self.interruption.clone()
     }
 
     /// Whether a person types the messages on a terminal.

@@ -1,6 +1,5 @@
 //! `--reconnect`: a WebSocket that is opened again when it is lost. Messages that may have been lost are reported.
 
-use std::collections::VecDeque;
 use std::pin::pin;
 
 use tokio::sync::watch;
@@ -9,7 +8,7 @@ use wireloom::{CloseCode, Connector, Error, Version, WebSocketError};
 
 use super::input::{Command, Input};
 use super::journal::{Direction, Journal, describe};
-use super::messages::Messages;
+use super::messages::{Interruption, Messages};
 use super::session::is_normal;
 use super::trace::{self, Trace};
 use crate::args::Connect;
@@ -150,14 +149,9 @@ async fn send_input(
 ) -> End {
     let notes = journal.notes();
     let is_interactive = messages.as_ref().is_some_and(Messages::is_interactive);
-    // What is typed while there is no connection; `None` is its end.
-    let mut typed = VecDeque::new();
+    let mut interruption = messages.as_ref().map_or_else(Interruption::never, Messages::interruption);
     loop {
-        let input = match typed.pop_front() {
-            Some(input) => input,
-            None => next_message(messages).await,
-        };
-        let (message, is_binary) = match input {
+        let (message, is_binary) = match next_message(messages).await {
             Some(Input::Message(message)) => (message, args.is_binary()),
             Some(Input::Command(Command::Binary(bytes))) => (bytes, true),
             Some(Input::Command(Command::Close(code, reason))) => return End { reason, ..End::new(code) },
@@ -188,9 +182,15 @@ async fn send_input(
         }
         loop {
             let number = *connected.borrow_and_update();
-            let sent = match text {
-                Some(text) => sender.send(text).await,
-                None => sender.send(&message[..]).await,
+            let sending = async {
+                match text {
+                    Some(text) => sender.send(text).await,
+                    None => sender.send(&message[..]).await,
+                }
+            };
+            let sent = tokio::select! {
+                sent = sending => sent,
+                () = interruption.wait_longer() => return End::interrupted(Signal::Interrupt),
             };
             if !matches!(sent, Err(WebSocketError::Closed)) {
                 // A failing output is reported with the next event, and so is the loss if sending fails.
@@ -201,24 +201,7 @@ async fn send_input(
             tokio::select! {
                 biased;
                 _ = connected.wait_for(|&now| now > number) => {}
-                () = until_interrupted(messages, &mut typed) => return End::interrupted(Signal::Interrupt),
-            }
-        }
-    }
-}
-
-/// Keeps what is typed on a terminal until Ctrl-C, which is input there and no signal. Other input waits where it is.
-async fn until_interrupted(messages: &mut Option<Messages>, typed: &mut VecDeque<Option<Input>>) {
-    if !messages.as_ref().is_some_and(Messages::is_interactive) {
-        std::future::pending::<()>().await;
-    }
-    loop {
-        match next_message(messages).await {
-            Some(Input::Interrupted) => return,
-            Some(input) => typed.push_back(Some(input)),
-            None => {
-                *messages = None;
-                typed.push_back(None);
+                () = interruption.wait() => return End::interrupted(Signal::Interrupt),
             }
         }
     }

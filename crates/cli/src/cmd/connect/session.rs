@@ -15,7 +15,7 @@ use wireloom::{CloseCode, Message, Receiver, Sender, WebSocket, WebSocketError};
 
 use super::input::{Command, Input};
 use super::journal::{Direction, Journal, describe};
-use super::messages::Messages;
+use super::messages::{Interruption, Messages};
 use super::output::encode_hex;
 use super::script::{Payload, Script};
 use crate::args::{Connect, Format};
@@ -313,9 +313,12 @@ impl<'a> Outbox<'a> {
     async fn run(&mut self, sender: &mut Sender) -> Result<Option<Exit>, WebSocketError> {
         let mut close_request = self.close_request.clone();
         let mut requested = pin!(close_request.wait_for(Option::is_some));
+        let mut interruption =
+            self.messages.as_ref().map_or_else(Interruption::never, Messages::interruption);
         let (code, reason, exit) = tokio::select! {
             code = &mut requested => (code.ok().and_then(|code| *code).unwrap_or(CloseCode::NORMAL), String::new(), None),
             done = self.send_all(sender) => done?,
+            () = interruption.wait_longer() => (CloseCode::GOING_AWAY, String::new(), None),
         };
         sender.close(code, &reason).await?;
         Ok(exit)
