@@ -257,7 +257,7 @@ impl Driver {
                 self.end(state);
                 return Poll::Ready(Progress::Ended);
             }
-            if read != Read::Some {
+            if read != Read::Some && self.input.is_empty() {
                 // Otherwise the end of a request may be among what is read next: the peer is not late if this process is.
                 state.reset_unread();
             }
