@@ -1,6 +1,6 @@
 //! `wireloom serve`: binds the addresses, prints them, and serves until a signal.
 //!
-//! Layers: `reserve` → `admin`; `hub`.
+//! Layers: `hub`, `reserve` → `admin`.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
