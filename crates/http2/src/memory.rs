@@ -7,7 +7,7 @@
 pub struct Memory {
     /// DATA that was passed to the caller and not released.
     pub held: u64,
-    /// DATA in the send queues.
+    /// DATA in the send queues, and the entries of its chunks.
     pub queued: u64,
     /// Output that the transport has not written.
     pub output: u64,

@@ -312,7 +312,7 @@ impl Streams {
         self.send.trailers.fields(self.slab.get(slot).trailers)
     }
 
-    /// The queued DATA of all streams, in bytes.
+    /// The memory of the queued DATA of all streams, in bytes.
     pub(crate) const fn queued(&self) -> u64 {
         self.send.chunks.queued()
     }
@@ -411,6 +411,11 @@ impl Streams {
 
 #[cfg(test)]
 impl Streams {
+    /// The length of the queued DATA of all streams, in bytes.
+    pub(super) const fn queued_content(&self) -> u64 {
+        self.send.chunks.content()
+    }
+
     /// The send window of a stream.
     pub(super) fn send_window_at(&self, slot: u32) -> i64 {
         self.send_window_of(self.slab.get(slot))

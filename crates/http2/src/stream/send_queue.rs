@@ -14,29 +14,38 @@ struct Chunk {
     next: u32,
 }
 
+/// The memory that a chunk takes beside its content, in bytes: its entry, and the reference count that [`Bytes`] allocates.
+const ENTRY_LEN: u64 = size_of::<Chunk>() as u64 + 24;
+
 /// Chunks of DATA. The chunks of each stream are linked into a ring, whose last one is `stream.last_chunk`.
 ///
-/// Invariant: `stream.queued` is the sum of the lengths of a stream's chunks, `queued` is the sum over all streams, and no chunk
+/// Invariant: `stream.queued` is the sum of the lengths of a stream's chunks, `content` is the sum over all streams, and no chunk
 /// is empty.
 pub(crate) struct ChunkPool {
     chunks: Vec<Chunk>,
     vacant: u32,
     len: usize,
-    /// The length of all chunks, in bytes.
-    queued: u64,
+    /// The length of the content of all chunks, in bytes.
+    content: u64,
     /// Chunks of streams that have ended, until [`ChunkPool::take_spent`].
     spent: Vec<Bytes>,
 }
 
 impl ChunkPool {
     pub(crate) const fn new() -> Self {
-        Self { chunks: Vec::new(), vacant: NONE, len: 0, queued: 0, spent: Vec::new() }
+        Self { chunks: Vec::new(), vacant: NONE, len: 0, content: 0, spent: Vec::new() }
+    }
+
+    /// The memory of the queued DATA of all streams, in bytes. Short chunks take more than their content.
+    #[inline]
+    pub(crate) const fn queued(&self) -> u64 {
+        self.content + self.len as u64 * ENTRY_LEN
     }
 
     /// The length of the queued DATA of all streams, in bytes.
-    #[inline]
-    pub(crate) const fn queued(&self) -> u64 {
-        self.queued
+    #[cfg(test)]
+    pub(super) const fn content(&self) -> u64 {
+        self.content
     }
 
     /// Appends a chunk, which is not empty. Returns `false` if the stream's queue would reach 4 GiB: then the chunk is discarded.
@@ -47,7 +56,7 @@ impl ChunkPool {
             self.spent.push(data);
             return false;
         };
-        self.queued += data.len() as u64;
+        self.content += data.len() as u64;
         stream.queued = queued;
         let chunk = Chunk { data, next: NONE };
         let last = stream.last_chunk;
@@ -108,7 +117,7 @@ impl ChunkPool {
             self.free(at);
             data
         };
-        self.queued -= piece.len() as u64;
+        self.content -= piece.len() as u64;
         stream.queued -= piece.len() as u32;
         Some(piece)
     }
@@ -124,7 +133,7 @@ impl ChunkPool {
             self.free(at);
             at = if at == last { NONE } else { next };
         }
-        self.queued -= u64::from(stream.queued);
+        self.content -= u64::from(stream.queued);
         stream.queued = 0;
     }
 
@@ -294,7 +303,7 @@ mod tests {
                 }
             }
             assert_eq!(stream.queued as usize, expected.len());
-            assert_eq!(pool.queued(), model.iter().map(|expected| expected.len() as u64).sum());
+            assert_eq!(pool.content(), model.iter().map(|expected| expected.len() as u64).sum());
         }
         streams.iter_mut().for_each(|stream| pool.clear(stream));
         assert_eq!(pool.queued(), 0);

@@ -527,8 +527,14 @@ impl Streams {
                 assert!(self.windows(slot).0 <= 0, "{stream:?}");
             }
         });
-        let counted =
-            (self.open_local, self.open_peer, self.reserved, self.opening.len(), self.held(), self.queued());
+        let counted = (
+            self.open_local,
+            self.open_peer,
+            self.reserved,
+            self.opening.len(),
+            self.held(),
+            self.queued_content(),
+        );
         assert_eq!((local, peer, reserved, waiting, held + self.held_ended(), queued), counted);
         assert!(self.send_window() >= 0);
     }

@@ -636,3 +636,25 @@ fn a_response_is_complete_although_the_rest_of_the_request_is_not_wanted() {
     }
     assert_eq!(seen, ["response", "all content", "reset"]);
 }
+
+#[test]
+fn queued_chunks_count_with_their_entries() {
+    // 40 bytes and a reference count for each, so that short chunks take several times their length.
+    for len in [1, 16, 100, 1_000] {
+        let mut config = Config::new(Role::Server);
+        (config.memory_max, config.stream_queue) = (4 * 100_000, 1 << 20);
+        let mut end = server(config, &[(4, 0)], &Frame::get(1));
+        let key = end.key(1);
+        end.connection.send_response(key, status("200"), false).unwrap();
+        let mut chunks = 0;
+        while end.connection.send_capacity(key) > 0 {
+            end.connection.send_data(key, vec![b'd'; len], false).unwrap();
+            chunks += 1;
+        }
+        let memory = chunks * (64 + len as u64);
+        assert!(memory < 100_000, "{chunks} chunks of {len}");
+        assert_eq!(end.connection.memory().queued, memory);
+        end.connection.reset(key, ErrorCode::CANCEL).unwrap();
+        assert_eq!(end.connection.memory().queued, 0);
+    }
+}
