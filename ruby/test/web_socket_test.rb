@@ -367,6 +367,31 @@ class WebSocketTest < Wireloom::TestCase
     assert_nil pair[0].timeout
   end
 
+  # A Pong, or the Close of a closing handshake.
+  def test_what_has_arrived_is_not_late
+    { { ping_after: 0.001, dead_after: 0.002 } => ->(*) {},
+      { close_timeout: 0.001 } => ->(ends) { ends.first.close(1000, "done") } }.each do |options, begin_end|
+      client, server = pair(deflate: true, **options)
+      MEGABYTES.each { |message| server.send(message) }
+      begin_end.call([client, server])
+      server.receive(client.take_output)
+      events = client.receive(server.take_output)
+      assert client.input?
+      3.times do
+        sleep 0.01
+        client.tick
+      end
+      refute_predicate client, :closed?
+      events += client.receive("") while client.input?
+      assert_equal MEGABYTES, events.grep(String)
+    end
+    # Only then it is silent.
+    client, = pair(ping_after: 0.001, dead_after: 0.002)
+    deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 20
+    client.tick until client.closed? || Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
+    assert_predicate client, :closed?
+  end
+
   def test_in_ractors
     needs_sound_ractors
     received = Array.new(2) do |at|

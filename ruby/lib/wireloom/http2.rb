@@ -95,7 +95,7 @@ module Wireloom
       #   @return [Array<Struct>] the events of streams that this ends
 
       # @!method tick
-      #   Acts on the deadlines that have passed.
+      #   Takes the input that waits, see {#input?}, then acts on the deadlines that have passed.
       #   @return [Array<Struct>] events
 
       # @!method timeout

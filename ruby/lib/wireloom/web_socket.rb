@@ -68,7 +68,8 @@ module Wireloom
       #   @return [Float, nil] seconds until {#tick} has something to do; nil for no deadline
 
       # @!method tick
-      #   Acts on the deadlines that have passed: pings, a silent peer, a closing handshake that takes too long.
+      #   Acts on the deadlines that have passed: pings, a silent peer, a closing handshake that takes too long. None has passed while input
+      #   waits, see {#input?}.
       #   @return [nil]
 
       # @!method congested?

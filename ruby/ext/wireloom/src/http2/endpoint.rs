@@ -140,6 +140,12 @@ impl Endpoint {
             }
             None => ruby.ary_new(),
         };
+        Self::receive_into(ruby, this, input, list)?;
+        Ok(list)
+    }
+
+    /// Takes bytes, and pushes their events to `list`.
+    fn receive_into(ruby: &Ruby, this: Obj<Self>, input: RString, list: RArray) -> Result<(), Error> {
         let input = strings::frozen(ruby, input);
         // SAFETY: the String is frozen, and kept below.
         let bytes = unsafe { strings::bytes(input.as_raw()) };
@@ -158,8 +164,7 @@ impl Endpoint {
                 }
             });
         })?;
-        received.map_err(|failure| failure.raised(ruby))?;
-        Ok(list)
+        received.map_err(|failure| failure.raised(ruby))
     }
 
     fn eof(ruby: &Ruby, this: Obj<Self>) -> Result<RArray, Error> {
@@ -169,9 +174,14 @@ impl Endpoint {
 
     /// Acts on deadlines that have passed; returns events.
     fn tick(ruby: &Ruby, this: Obj<Self>) -> Result<RArray, Error> {
-        let now = this.now();
-        let ended = this.with(ruby, |connection| Ok(connection.handle_timeout(now)))?;
+        // What has arrived is not late.
         let list = Self::receive(ruby, this, strings::binary(ruby, b""))?;
+        let (now, has_input) = (this.now(), this.has_input());
+        let ended = this.with(ruby, |connection| {
+            // While output is too long for more input, only that has a deadline.
+            Ok(if has_input && connection.wants_read() { Ok(()) } else { connection.handle_timeout(now) })
+        })?;
+        Self::receive_into(ruby, this, strings::binary(ruby, b""), list)?;
         if let Err(error) = ended {
             list.push(failure(ruby, error)?)?;
         }

@@ -381,7 +381,11 @@ impl Connection {
     fn tick(ruby: &Ruby, this: &Self) -> Result<(), Error> {
         this.inner.ready(ruby)?.with(|inner| {
             if let State::Open(connection) = &mut inner.state {
-                connection.handle_timeout(now());
+                // What has arrived is not late: a Pong or Close may be among it.
+                match inner.waiting.is_empty() {
+                    true => connection.handle_timeout(now()),
+                    false => connection.handle_activity(now()),
+                }
             }
         });
         Ok(())
