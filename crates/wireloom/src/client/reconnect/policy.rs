@@ -121,10 +121,10 @@ impl LossReason {
     /// Whether trying again may help.
     ///
     /// It may help without a response: hosts that cannot be found or reached, timeouts, lost connections. It may help after
-    /// temporary failures: the statuses 408, 425, 429, 500, 502, 503 and 504 instead of a WebSocket, and the close codes 1001 (going away),
-    /// 1005 (none), 1011 (internal error), 1012 (restart), 1013 (try again later) and 1014 (bad gateway). It does not help after
-    /// 1000, after protocol errors of either end (1002, 1003, 1007 to 1010), after codes of the application (3000 to 4999), nor
-    /// when TLS, credentials or the URL are not accepted.
+    /// temporary failures: the statuses 408, 425, 429 and 500 to 599, except 501 (not implemented) and 505 (HTTP version not
+    /// supported), instead of a WebSocket, and the close codes 1001 (going away), 1005 (none), 1011 (internal error), 1012 (restart),
+    /// 1013 (try again later) and 1014 (bad gateway). It does not help after 1000, after protocol errors of either end (1002, 1003,
+    /// 1007 to 1010), after codes of the application (3000 to 4999), nor when TLS, credentials or the URL are not accepted.
     pub fn is_temporary(&self) -> bool {
         match self {
             Self::NotOpened(error) => match error {
@@ -193,9 +193,9 @@ fn is_http2_timeout(error: &wireloom_http2::error::Error) -> bool {
     )
 }
 
-/// RFC 9110 §15.5.9, §15.6, RFC 8470 §5.2, RFC 6585 §4.
+/// RFC 9110 §15.5.9, §15.6, RFC 8470 §5.2, RFC 6585 §4. Load balancers have further statuses of 500 and more for servers that fail.
 fn is_temporary_status(status: u16) -> bool {
-    matches!(status, 408 | 425 | 429 | 500 | 502..=504)
+    matches!(status, 408 | 425 | 429 | 500 | 502..=504 | 506..=599)
 }
 
 #[cfg(test)]
@@ -250,10 +250,12 @@ mod tests {
         for code in [1000, 1002, 1003, 1007, 1008, 1009, 1010, 3000, 4000, 4999] {
             assert!(!closed(code).is_temporary(), "{code}");
         }
-        for (status, is_temporary) in
-            [(408, true), (429, true), (503, true), (401, false), (404, false), (501, false)]
-        {
-            assert_eq!(refused(Response::refusal(status).unwrap()).is_temporary(), is_temporary, "{status}");
+        let temporary =
+            [408, 425, 429].into_iter().chain(500..600).filter(|status| ![501, 505].contains(status));
+        let temporary: Vec<u16> = temporary.collect();
+        for status in 200..600 {
+            let is_temporary = refused(Response::refusal(status).unwrap()).is_temporary();
+            assert_eq!(is_temporary, temporary.contains(&status), "{status}");
         }
         for (error, is_temporary) in [
             (Error::HostNotFound(None), true),
