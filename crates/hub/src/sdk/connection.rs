@@ -105,9 +105,12 @@ impl Iterator for Replies {
 pub(super) enum Lost {
     /// It is made again.
     Retry { code: u32, reason: String },
+    /// It could not be opened, and another attempt does not help, such as after a response of 404. If one was open before, it is made again: a
+    /// load balancer may answer so while its servers restart.
+    NotOpened { reason: String },
     /// The token has expired: it is made again with a new one.
     TokenExpired,
-    /// It is not made again: the server does not want it, or it would fail for the same reason.
+    /// It is not made again: the server does not want it.
     Final { code: u32, reason: String },
 }
 
@@ -120,7 +123,7 @@ impl Lost {
         let reason = error.to_string();
         match LossReason::NotOpened(error).is_temporary() {
             true => Self::Retry { code: 0, reason },
-            false => Self::Final { code: 0, reason },
+            false => Self::NotOpened { reason },
         }
     }
 

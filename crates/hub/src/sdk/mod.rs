@@ -83,7 +83,8 @@ pub enum ClientEvent {
         /// The reason, as a text.
         reason: String,
     },
-    /// The server has ended the connection for good, or refused it; or it cannot be made, for a reason that will not pass, such as the URL.
+    /// The server has ended the connection for good, or refused it; or the first one cannot be made, for a reason that will not pass, such as
+    /// the URL.
     Disconnected {
         /// The close code, or the code of the error; 0 if there was none.
         code: u32,
@@ -137,7 +138,8 @@ pub enum ClientError {
     Timeout,
     /// The connection was lost before the answer. A publication may have been made.
     ConnectionLost,
-    /// The server has ended the connection for good, with this code and reason; or it was closed here, or cannot be made, with code 0.
+    /// The server has ended the connection for good, with this code and reason; or it was closed here, or the first one cannot be made, with
+    /// code 0.
     Disconnected {
         /// The code.
         code: u32,
@@ -201,8 +203,10 @@ impl Client {
     /// host is not found. [`ClientEvent::Connecting`] has the reason of each attempt.
     ///
     /// # Errors
-    /// [`ClientError::Disconnected`]: the server refused the connection for good, or it cannot be made, for a reason that will not pass: the
-    /// URL, the server's certificate, a response such as 404. See [`LossReason::is_temporary`](wireloom::client::LossReason::is_temporary).
+    /// [`ClientError::Disconnected`]: the server refused the connection for good, or the first one cannot be made, for a reason that will not
+    /// pass: the URL, the server's certificate, a response such as 404. See
+    /// [`LossReason::is_temporary`](wireloom::client::LossReason::is_temporary). A client that was connected before tries again after those
+    /// too, with the longest delay: a load balancer may answer so while its servers restart.
     pub async fn connected(&self) -> Result<(), ClientError> {
         let (done, connected) = oneshot::channel();
         self.request(Request::Connected(done)).await?;

@@ -139,7 +139,8 @@ pub(super) struct Task {
     owed: VecDeque<u32>,
     last_id: u32,
     last_key: u64,
-    is_connected: bool,
+    /// A connection could be opened.
+    was_connected: bool,
     /// When a new token of the connection is due.
     renew_at: Option<Instant>,
     made: (mpsc::UnboundedSender<Token>, mpsc::UnboundedReceiver<Token>),
@@ -182,7 +183,7 @@ impl Task {
             // 1 is that of `connect`.
             last_id: 1,
             last_key: 0,
-            is_connected: false,
+            was_connected: false,
             renew_at: None,
             made: mpsc::unbounded_channel(),
             failures: 0,
@@ -252,8 +253,14 @@ impl Task {
     /// Waits before the next attempt, unless the connection is lost for good.
     async fn recover(&mut self, lost: Lost) -> Result<(), End> {
         self.disconnected();
+        let mut delay_max = self.delay_max(self.failures);
         let (code, reason) = match lost {
             Lost::Final { code, reason } => return Err(End::Final { code, reason }),
+            Lost::NotOpened { reason } if !self.was_connected => return Err(End::Final { code: 0, reason }),
+            Lost::NotOpened { reason } => {
+                delay_max = self.builder.delay_max;
+                (0, reason)
+            }
             Lost::TokenExpired if self.builder.token_source.is_none() => {
                 return Err(End::Final { code: TOKEN_EXPIRED, reason: "token expired".into() });
             }
@@ -264,9 +271,8 @@ impl Task {
             Lost::Retry { code, reason } => (code, reason),
         };
         self.emit(ClientEvent::Connecting { code, reason });
-        let delay = self.delay(self.failures);
         self.failures = self.failures.saturating_add(1);
-        self.wait_for(Box::pin(tokio::time::sleep(delay))).await
+        self.wait_for(Box::pin(tokio::time::sleep(delay_max.mul_f64(fraction())))).await
     }
 
     /// A random delay.
@@ -281,7 +287,6 @@ impl Task {
 
     /// The connection is gone, and with it the replies.
     fn disconnected(&mut self) {
-        self.is_connected = false;
         self.renew_at = None;
         self.owed.clear();
         for (_, pending) in self.pending.drain() {
@@ -387,7 +392,7 @@ impl Task {
 
     async fn serve_until_lost(&mut self, opened: Opened) -> Result<Lost, End> {
         let Opened { mut connection, result, rest: mut replies } = opened;
-        self.is_connected = true;
+        self.was_connected = true;
         self.waiting.drain(..).for_each(|done| drop(done.send(Ok(()))));
         self.set_renewal(result.expires, result.ttl);
         self.emit(ClientEvent::Connected { client: result.client, data: result.data });

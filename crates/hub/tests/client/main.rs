@@ -5,14 +5,14 @@
 
 mod relay;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jsonwebtoken::{EncodingKey, Header, encode};
 use serde_json::{Value, json};
 use wireloom::client::Request;
-use wireloom::{Connector, Server};
+use wireloom::{Connector, Response, Server};
 use wireloom_hub::protocol::Publication;
 use wireloom_hub::sdk::{
     ClientBuilder, ClientError, ClientEvent, SubscribeOptions, Subscription, SubscriptionEvent,
@@ -301,6 +301,43 @@ async fn a_connection_that_cannot_be_made_is_not_tried_again() {
         let error = connected.expect("it is tried for ever").unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
+}
+
+// Such as of a load balancer while its servers restart.
+#[tokio::test]
+async fn a_client_that_was_connected_outlives_every_response() {
+    let served = Served::start().await;
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let relay = Relay::start(&format!("ws://{}/", server.local_addr().unwrap())).await;
+    let (refusals, hub) = (Arc::new(Mutex::new(Vec::new())), served.hub.clone());
+    let pending = refusals.clone();
+    tokio::spawn(server.serve(move |request| {
+        let (refusal, hub) = (pending.lock().unwrap().pop(), hub.clone());
+        async move {
+            match refusal {
+                Some(status) => Response::new(status),
+                None => hub.answer(request).await,
+            }
+        }
+    }));
+    let client = Client::builder(relay.url())
+        .reconnect_delay(Duration::from_millis(5), Duration::from_millis(50))
+        .start();
+    let mut events = client.events().await.unwrap();
+    let mut next = async || {
+        let event = tokio::time::timeout(Duration::from_secs(20), events.next()).await;
+        event.expect("an event within 20 s").expect("the client has ended")
+    };
+    assert!(matches!(next().await, ClientEvent::Connected { .. }));
+    refusals.lock().unwrap().extend([404, 200, 302, 403, 501]);
+    relay.cut();
+    assert!(matches!(next().await, ClientEvent::Connecting { .. }));
+    for status in [501, 403, 302, 200, 404] {
+        let event = next().await;
+        let ClientEvent::Connecting { code: 0, reason } = event else { panic!("{status}: {event:?}") };
+        assert!(reason.contains(&status.to_string()), "{reason}");
+    }
+    assert!(matches!(next().await, ClientEvent::Connected { .. }));
 }
 
 #[tokio::test]

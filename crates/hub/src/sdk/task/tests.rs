@@ -467,6 +467,23 @@ async fn the_delay_grows_while_connections_do_not_last() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_may_not_pass_ends_only_a_client_that_was_never_connected() {
+    let lost = || Lost::NotOpened { reason: "404".into() };
+    let (_client, mut task) = client(1);
+    assert!(matches!(task.recover(lost()).await, Err(End::Final { code: 0, .. })));
+    let (opened, server) = open(1 << 16).await;
+    drop(server);
+    assert!(task.serve(opened).await.is_ok());
+    // The first delay has the longest bound.
+    let began = Instant::now();
+    for _ in 0..100 {
+        task.failures = 0;
+        assert!(task.recover(lost()).await.is_ok());
+    }
+    assert!(began.elapsed() > 100 * task.builder.delay_min, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_source_that_panics_is_asked_again() {
     let (mut task, _client) = task();
     let options = SubscribeOptions::default()
