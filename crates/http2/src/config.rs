@@ -48,9 +48,9 @@ pub struct Config {
     /// A server handles no input while its output is longer than this, in bytes: a client that does not read cannot send requests. A
     /// client always handles input, because otherwise both ends could wait for each other.
     pub output_max: usize,
-    /// The size of the fields, in bytes as RFC 9113 §6.5.2 counts them, after which [`crate::Connection::handle_input`] returns before the
-    /// end of the input, so that a caller can unlock the connection. A few bytes of input can stand for kilobytes of fields. Without a limit
-    /// by default.
+    /// The size of the fields, in bytes as RFC 9113 §6.5.2 counts them, above which [`crate::Connection::handle_input`] returns before the
+    /// end of the input until [`crate::Connection::take_decoded_len`] is called, so that a caller can unlock the connection. A few bytes of
+    /// input can stand for kilobytes of fields. Without a limit by default.
     pub decoded_len_max: usize,
     /// Whether fields are checked before they are sent, by the rules for those that are received ([`crate::message`]): a message that the
     /// peer would refuse is [`crate::error::Misuse::MessageInvalid`]. A caller whose types admit only valid fields can do without.

@@ -11,7 +11,7 @@ pub(super) struct Contexts {
     encoder: Encoder,
     decoder: Decoder,
     fields: FieldList,
-    /// The size of the fields that were decoded since [`Contexts::take_decoded`] was last true, in bytes.
+    /// The size of the fields that were decoded since [`Contexts::take_decoded_len`], in bytes.
     decoded_len: usize,
 }
 
@@ -41,14 +41,16 @@ impl Contexts {
         Ok(())
     }
 
-    /// Whether fields of this size were decoded since this was last true.
+    /// The size of the fields that were decoded since [`Contexts::take_decoded_len`], in bytes.
     #[inline]
-    pub(super) fn take_decoded(&mut self, len: usize) -> bool {
-        let is_reached = self.decoded_len >= len;
-        if is_reached {
-            self.decoded_len = 0;
-        }
-        is_reached
+    pub(super) const fn decoded_len(&self) -> usize {
+        self.decoded_len
+    }
+
+    /// The size of the fields that were decoded since the last call, in bytes.
+    #[inline]
+    pub(super) const fn take_decoded_len(&mut self) -> usize {
+        core::mem::replace(&mut self.decoded_len, 0)
     }
 
     #[inline]

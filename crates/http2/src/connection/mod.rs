@@ -265,6 +265,12 @@ impl Connection {
         self.contexts.take_fields()
     }
 
+    /// The size of the fields that were decoded since the last call, in bytes as RFC 9113 §6.5.2 counts them. Those of blocks that no event
+    /// reports are among them: a few bytes of input can stand for kilobytes of fields, so this is what they cost.
+    pub const fn take_decoded_len(&mut self) -> usize {
+        self.contexts.take_decoded_len()
+    }
+
     /// The debug data of the last [`Event::GoAway`], until more input is handled; may be empty.
     pub fn debug_data(&self) -> &[u8] {
         &self.payload.bytes

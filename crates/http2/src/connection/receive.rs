@@ -225,9 +225,9 @@ impl Connection {
     /// Handles bytes from the peer. Returns the number of bytes that were consumed, and at most one event.
     ///
     /// Call it again with the remaining bytes until there is no event. If bytes remain then, too much output is buffered (see
-    /// [`Connection::wants_read`]): write it and pass the bytes again. Or fields of [`Config::decoded_len_max`](crate::Config::decoded_len_max)
-    /// were decoded: pass the bytes again when you like. Incomplete frames are copied, so the caller's buffer is free
-    /// when all bytes are consumed. DATA is borrowed from the input and never copied.
+    /// [`Connection::wants_read`]): write it and pass the bytes again. Or more than [`Config::decoded_len_max`](crate::Config::decoded_len_max)
+    /// was decoded: call [`Connection::take_decoded_len`] and pass the bytes again when you like. Incomplete frames are copied, so the
+    /// caller's buffer is free when all bytes are consumed. DATA is borrowed from the input and never copied.
     ///
     /// # Errors
     /// The connection has ended. Write the output, which has GOAWAY with the reason, before closing the transport. The error is
@@ -267,8 +267,8 @@ impl Connection {
         }
     }
 
-    /// Reads the input from `at`, which is not its end. Returns the new position and an event. The position is that before where the fields
-    /// of [`Config::decoded_len_max`](crate::Config::decoded_len_max) were decoded.
+    /// Reads the input from `at`, which is not its end. Returns the new position and an event. The position is `at` if more than
+    /// [`Config::decoded_len_max`](crate::Config::decoded_len_max) was decoded.
     #[inline]
     fn read<'i>(&mut self, input: &'i [u8], at: usize) -> Result<(usize, Option<Event<'i>>), Error> {
         let rest = &input[at..];
@@ -286,7 +286,7 @@ impl Connection {
                 if header.kind == Kind::DATA {
                     return self.begin_data(&header, input, at + FrameHeader::LEN);
                 }
-                if header.kind == Kind::HEADERS && self.contexts.take_decoded(self.config.decoded_len_max) {
+                if header.kind == Kind::HEADERS && self.contexts.decoded_len() > self.config.decoded_len_max {
                     return Ok((at, None));
                 }
                 if let Some(payload) = after.get(..len) {

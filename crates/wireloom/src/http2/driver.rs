@@ -365,6 +365,7 @@ impl Driver {
                 state.fail(error);
             }
         }
+        self.budget.spend(state.core.take_decoded_len());
         Read::Some
     }
 

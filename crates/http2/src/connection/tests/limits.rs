@@ -163,18 +163,22 @@ fn a_call_decodes_fields_up_to_a_length() {
         server.fields().list_size()
     };
     for (len, returns) in
-        [(1, 7), (list_size, 7), (list_size + 1, 3), (2 * list_size, 3), (8 * list_size + 1, 0)]
+        [(0, 7), (list_size - 1, 7), (list_size, 3), (2 * list_size - 1, 3), (8 * list_size, 0)]
     {
         config.decoded_len_max = len;
         let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
         settle(&mut client, &mut server);
-        let (mut rest, mut early) = (&bytes[..], 0);
+        let (mut rest, mut early, mut decoded) = (&bytes[..], 0, 0);
         while !rest.is_empty() {
             let (taken, event) = server.handle_input(Duration::ZERO, rest).unwrap();
             rest = &rest[taken..];
-            early += usize::from(event.is_none() && !rest.is_empty());
+            if event.is_none() && !rest.is_empty() {
+                early += 1;
+                decoded += server.take_decoded_len();
+            }
         }
         assert_eq!(early, returns, "{len}");
+        assert_eq!(decoded + server.take_decoded_len(), 8 * list_size);
     }
 }
 

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use wireloom_http2::field::{Field, Token};
-use wireloom_testing::http2::{Frame, GET, PREFACE, code, join, kind, split};
+use wireloom_testing::http2::{Frame, GET, PREFACE, code, join, kind, literal, split};
 
 use super::*;
 use crate::memory::{Category, Memory};
@@ -693,4 +693,35 @@ async fn a_client_has_closed_when_goaway_with_its_error_has_left() {
     server.read_to_end(&mut received).await.unwrap();
     assert!(received.windows(9).any(|head| matches!(head, [0, 0, _, 7, 0, 0, 0, 0, 0])), "GOAWAY");
     requests.closed().await;
+}
+
+// No event reports a request that is refused, but its fields are decoded.
+#[tokio::test]
+async fn fields_are_paid_for_by_their_decoded_size() {
+    const REQUESTS: u32 = 64;
+    let memory = Memory::new(1 << 30);
+    let scheduling = memory.clone();
+    tokio::spawn(async move { scheduling.scheduler().run().await });
+    tokio::task::yield_now().await;
+    // RFC 7541 §6.2.1: with incremental indexing.
+    let mut indexed = literal(b"x", &[b'v'; 3_000]);
+    indexed[0] = 0x40;
+    // RFC 7541 §6.1: the newest entry of the dynamic table.
+    let (block, list_size) = ([0xbe; 20], 20 * (3_000 + 1 + 32));
+    let mut frames = vec![Frame::settings(&[]), Frame::headers(1, &[]).payload(indexed)];
+    frames.extend((1..=REQUESTS).map(|n| Frame::headers(2 * n + 1, &[]).payload(block)));
+    frames.push(Frame::get(2 * REQUESTS + 3));
+    let (mut client, server) = tokio::io::duplex(1 << 20);
+    client.write_all(&[PREFACE, &join(&frames)].concat()).await.unwrap();
+    let driver = Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+    let mut driver = driver.with_account(&memory.account());
+    let (mut incoming, mut waits) = (Vec::new(), 0);
+    let driving = poll_fn(|cx| {
+        let progress = driver.poll(cx, &mut incoming);
+        waits += usize::from(driver.budget.is_waiting());
+        progress
+    });
+    assert_eq!(driving.await, Progress::Incoming);
+    let turns = REQUESTS as usize * list_size / crate::scheduler::TURN;
+    assert!(turns >= 3 && waits >= turns, "{waits} of {turns}");
 }
