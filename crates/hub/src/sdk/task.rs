@@ -420,6 +420,10 @@ impl Task {
                 let is_wanted = |command: &Command| is_wanted(&mut self.pending, command);
                 lost =
                     connection.begin_send(&mut commands, self.builder.batch_len_max(), is_wanted).await.err();
+                // No command was wanted any more. There may be no event that wakes this task for the next calls.
+                if lost.is_none() && !connection.is_sending() && !self.calls.is_empty() {
+                    continue;
+                }
             }
             if lost.is_some() {
                 commands.clear();

@@ -758,3 +758,33 @@ async fn a_call_that_was_given_up_is_not_sent() {
     }
     assert_eq!(task.pending.len(), 2);
 }
+
+// Nothing else would wake the task.
+#[tokio::test(start_paused = true)]
+async fn a_call_behind_calls_that_were_given_up_is_sent() {
+    let (opened, mut server) = open(100).await;
+    let (_client, mut task) = client(1);
+    let long = || format!("\"{}\"", "x".repeat(30_000));
+    // The first two are a message each. All but the last are begun before the first has left.
+    let data = [long(), long()].into_iter().chain((2..=BACKLOG_PER_TURN).map(|n| n.to_string()));
+    let mut answers: Vec<_> = data
+        .map(|data| {
+            let (request, answered) = rpc(data);
+            let Request::Call(call) = request else { unreachable!() };
+            task.calls.push_back(*call);
+            answered
+        })
+        .collect();
+    let receiving = async {
+        // The first is being sent.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        answers.drain(1..BACKLOG_PER_TURN);
+        server.recv_owned().await.unwrap().unwrap();
+        let message = tokio::time::timeout(Duration::from_secs(1), server.recv_owned()).await;
+        commands_in(&message.expect("it was not sent").unwrap().unwrap())
+    };
+    tokio::select! {
+        _ = task.serve(opened) => panic!("the connection is lost"),
+        commands = receiving => assert_eq!(commands[0]["rpc"]["data"], BACKLOG_PER_TURN),
+    }
+}
