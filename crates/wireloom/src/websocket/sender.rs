@@ -217,6 +217,12 @@ impl Sender {
         .await
     }
 
+    /// The end of what was queued until now; see [`Shared::queued_end`].
+    #[cfg(feature = "client")]
+    pub(crate) fn queued_end(&self) -> u64 {
+        self.shared.queued_end()
+    }
+
     /// The number of pings that this end has sent, including keepalive pings.
     pub fn pings_sent(&self) -> u32 {
         self.shared.lock().session.core.pings_sent()

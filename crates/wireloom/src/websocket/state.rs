@@ -261,11 +261,23 @@ impl Shared {
         self.try_lock().map(|mut state| state.begin_going_away()).is_some()
     }
 
-    /// Bytes that were received, and those of the other direction that have arrived at the peer.
+    /// Bytes that were received, and those of the other direction before `end` that have arrived at the peer.
     #[cfg(feature = "client")]
-    pub(crate) fn transferred_len(&self) -> u64 {
+    pub(crate) fn transferred_len(&self, end: u64) -> u64 {
         let Link { io, traffic, .. } = &self.lock().link;
-        traffic.bytes_received + io.acknowledged_len(traffic.bytes_sent)
+        traffic.bytes_received + io.acknowledged_len(traffic.bytes_sent).min(end)
+    }
+
+    /// The end of what was queued until now, as [`transferred_len`](Self::transferred_len) counts: with TLS the most that it may be, but for
+    /// the overhead of the records that are not made yet.
+    #[cfg(feature = "client")]
+    pub(super) fn queued_end(&self) -> u64 {
+        let State { link: Link { io, traffic, .. }, session, .. } = &*self.lock();
+        let left = match io.left_len() {
+            Some(left) => left + io.buffered_len_max().unwrap_or(BUFFERED_LEN_MAX) as u64,
+            None => traffic.bytes_sent,
+        };
+        left + session.core.queued_len() as u64
     }
 
     /// Ends a WebSocket whose server has ended, or that counts as lost, although the application may keep both halves: with the Close frame

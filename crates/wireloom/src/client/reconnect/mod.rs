@@ -112,12 +112,12 @@ struct Open {
     opened_at: Instant,
 }
 
-/// The time for which nothing was received and nothing that was sent has arrived, while a pong is awaited: on a slow link the ping waits
-/// behind long messages.
+/// The time for which nothing was received, and nothing up to the ping has arrived at the peer, while its pong is awaited: on a slow link the
+/// ping waits behind long messages. What follows it proves nothing: the kernel of a server that hangs acknowledges it.
 struct Silence {
     time: Duration,
     looked_at: Instant,
-    /// The bytes that had been transferred in both directions then.
+    /// The bytes that had been received then, and those up to the ping that had arrived.
     transferred: u64,
 }
 
@@ -452,10 +452,10 @@ impl Open {
         // A deadline that the clock cannot represent never expires.
         if sent_messages.needs_ping() {
             sent_messages.pinged_at.checked_add(policy.confirm_after).map(Check::Ping)
-        } else if sent_messages.awaits_pong() {
+        } else if let Some(ping_end) = sent_messages.awaited_end() {
             let pinged_at = sent_messages.pinged_at;
             drop(sent_messages);
-            let transferred = self.socket.shared().transferred_len();
+            let transferred = self.socket.shared().transferred_len(ping_end);
             let next = self.silence.look(pinged_at, transferred, policy.confirm_timeout);
             Some(next.map_or(Check::Lost, Check::Look))
         } else {
@@ -588,8 +588,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_receives_a_long_message_is_not_lost() {
         let (mut peer, mut reconnecting) = pinged().await;
-        let mut sender = reconnecting.sender();
-        let sending = tokio::spawn(async move { sender.send(&[7; 10_000]).await });
+        // The next ping is due while the message is queued.
+        peer.write_all(&[0x8a, 4, 0, 0, 0, 1]).await.unwrap();
+        let sending = tokio::time::timeout(SECOND, reconnecting.send(&[7; 10_000])).await;
+        assert!(sending.is_err(), "{sending:?}");
         tokio::spawn(async move {
             for _ in 0..100 {
                 tokio::time::sleep(SECOND).await;
@@ -603,7 +605,25 @@ mod tests {
         assert!(matches!(event, Some(ReconnectEvent::Lost(_))), "{event:?}");
         let lost_after = begin.elapsed();
         assert!((120 * SECOND..140 * SECOND).contains(&lost_after), "{lost_after:?}");
-        drop(sending);
+    }
+
+    // The kernel of a server that hangs acknowledges what is sent after the ping.
+    #[tokio::test(start_paused = true)]
+    async fn what_arrives_after_the_ping_is_no_sign_of_life() {
+        let (mut peer, mut reconnecting) = pinged().await;
+        let mut sender = reconnecting.sender();
+        tokio::spawn(async move {
+            while sender.send("a").await.is_ok() {
+                peer.read_exact(&mut [0; 7]).await.unwrap();
+                tokio::time::sleep(SECOND).await;
+            }
+        });
+        let begin = Instant::now();
+        let event = tokio::time::timeout(3_600 * SECOND, reconnecting.next()).await.unwrap().unwrap();
+        let Some(ReconnectEvent::Lost(loss)) = event else { panic!("{event:?}") };
+        assert!(matches!(loss.reason, LossReason::Failed(WebSocketError::KeepaliveTimeout)), "{loss:?}");
+        let lost_after = begin.elapsed();
+        assert!((30 * SECOND..39 * SECOND).contains(&lost_after), "{lost_after:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -41,9 +41,9 @@ pub struct ReconnectPolicy {
     pub stable_after: Duration,
     /// After this time from sending the peer is pinged, to learn which messages have arrived. 1 s; at least a millisecond.
     pub confirm_after: Duration,
-    /// The connection is lost when that ping has not been answered, and no byte has arrived at either end, for this long: the kernel tells on
-    /// Linux what the other one has acknowledged, elsewhere what it was given counts. Time in which this end does not read, or does not run, does
-    /// not count. 30 s: longer than the pauses of a mobile network.
+    /// The connection is lost when that ping has not been answered, no byte has been received, and none up to the ping has arrived at the other
+    /// end, for this long: the kernel tells on Linux what that has acknowledged, elsewhere what it was given counts. Time in which this end does
+    /// not read, or does not run, does not count. 30 s: longer than the pauses of a mobile network.
     pub confirm_timeout: Duration,
     /// Bytes of messages that may have been lost to keep and return: the newest. A message counts at least what it takes when it is empty,
     /// about 40 bytes. 0 by default.

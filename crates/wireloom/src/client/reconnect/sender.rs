@@ -203,7 +203,7 @@ impl Link {
             // The send queue is full, or the connection is closing. There will be no pong; the next ping is due later.
             self.sent_messages().pinged_at = now;
         } else {
-            self.sent_messages().record_ping(number, now);
+            self.sent_messages().record_ping(number, sender.queued_end(), now);
         }
     }
 
@@ -293,7 +293,7 @@ mod tests {
         let calls = Arc::new(AtomicUsize::new(0));
         let call_back = || CallBack(link.clone(), calls.clone());
         link.sent_messages().record(&Payload::Shared(Bytes::from_owner(call_back())));
-        link.sent_messages().record_ping(1, Instant::now());
+        link.sent_messages().record_ping(1, 0, Instant::now());
         for _ in 0..2 {
             // The second one replaces the first, whose last reference this is.
             let waker = Waker::from(Arc::new(call_back()));
@@ -385,7 +385,7 @@ mod tests {
             drop(link.poll_sent_messages(&Context::from_waker(&Waker::from(woken.clone()))));
         }
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-        assert!(link.try_ping() && link.sent_messages().awaits_pong());
+        assert!(link.try_ping() && link.sent_messages().awaited_end().is_some());
     }
 
     // Waiting for its pong would end in a loss of a connection that works.
@@ -401,13 +401,13 @@ mod tests {
         let link = Link::new(sender, SentMessages::new(0, Instant::now()), Duration::ZERO);
         link.sent_messages().record(&"a".into());
         assert!(link.try_ping());
-        assert!(link.sent_messages().needs_ping() && !link.sent_messages().awaits_pong());
+        assert!(link.sent_messages().needs_ping() && link.sent_messages().awaited_end().is_none());
         // The queue has room again.
         let mut read = vec![0; 208];
         let flush = async { link.sender.lock().await.flush().await.unwrap() };
         let (read, ()) = tokio::join!(peer.read_exact(&mut read), flush);
         read.unwrap();
         assert!(link.try_ping());
-        assert!(link.sent_messages().awaits_pong());
+        assert!(link.sent_messages().awaited_end().is_some());
     }
 }

@@ -20,8 +20,7 @@ const KEPT_LEN_MIN: usize = size_of::<OwnedMessage>();
 pub(super) struct SentMessages {
     sent: u64,
     confirmed: u64,
-    /// The unanswered ping, and the number of messages sent before it.
-    pending_ping: Option<(u32, u64)>,
+    pending_ping: Option<PendingPing>,
     /// When the last ping was sent, or could not be sent.
     pub(super) pinged_at: Instant,
     kept: VecDeque<OwnedMessage>,
@@ -33,6 +32,16 @@ pub(super) struct SentMessages {
     is_taken: bool,
     /// Messages that are not kept any more. They may have destructors of the application.
     forgotten: Vec<OwnedMessage>,
+}
+
+/// A ping that has not been answered.
+#[derive(Debug)]
+struct PendingPing {
+    number: u32,
+    /// The messages sent before it.
+    sent: u64,
+    /// Where it ends in the bytes of the connection.
+    end: u64,
 }
 
 impl SentMessages {
@@ -105,21 +114,21 @@ impl SentMessages {
         self.pending_ping.is_none() && self.unconfirmed() > 0
     }
 
-    /// Whether a ping has not been answered yet.
-    pub(super) fn awaits_pong(&self) -> bool {
-        self.pending_ping.is_some()
+    /// The end of the ping that has not been answered yet, in the bytes of the connection.
+    pub(super) fn awaited_end(&self) -> Option<u64> {
+        self.pending_ping.as_ref().map(|ping| ping.end)
     }
 
-    /// A ping with this number is being sent.
-    pub(super) fn record_ping(&mut self, ping: u32, now: Instant) {
-        self.pending_ping = Some((ping, self.sent));
+    /// A ping with this number is being sent, which ends at `end`.
+    pub(super) fn record_ping(&mut self, number: u32, end: u64, now: Instant) {
+        self.pending_ping = Some(PendingPing { number, sent: self.sent, end });
         self.pinged_at = now;
     }
 
     /// The ping with this number has been answered, which confirms the messages before it and before earlier pings.
     pub(super) fn handle_pong(&mut self, ping: u32) {
-        if let Some((pending, sent)) = self.pending_ping
-            && ping.wrapping_sub(pending) < 1 << 31
+        if let Some(PendingPing { number, sent, .. }) = self.pending_ping
+            && ping.wrapping_sub(number) < 1 << 31
         {
             self.pending_ping = None;
             self.confirmed = sent;
@@ -191,7 +200,7 @@ mod tests {
             sent_messages.record(&text.into());
         }
         assert!(sent_messages.needs_ping());
-        sent_messages.record_ping(u32::MAX, now);
+        sent_messages.record_ping(u32::MAX, 0, now);
         assert!(!sent_messages.needs_ping());
         sent_messages.record(&"c".into());
         // An older one, such as keepalive's.
@@ -224,7 +233,7 @@ mod tests {
             assert_eq!(kept(&sent_messages), [&*one, &*two]);
         }
         // A pong may confirm the others meanwhile.
-        sent_messages.record_ping(1, now);
+        sent_messages.record_ping(1, 0, now);
         sent_messages.begin(None);
         sent_messages.handle_pong(1);
         assert!(sent_messages.cancel().unwrap().is_none());
