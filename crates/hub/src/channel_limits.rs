@@ -6,7 +6,8 @@
 //! Those that clients published into count for as long as a day, so each user has a quarter of them at most, from the first publication on:
 //! a channel without subscribers counts to its publisher, any other to a subscriber, or to the publisher if none of those that it may count
 //! to has room left. So a client that publishes where others have subscribed takes their shares and not its own. When the subscriber
-//! leaves, the channel counts to one that stays; the last one takes it along, so that nobody has more by leaving.
+//! leaves, the channel counts to it until the next publication, which chooses again while others have subscribed. So nobody has more than
+//! a share, by staying or by leaving.
 
 use std::time::Duration;
 
@@ -57,10 +58,10 @@ pub(crate) fn admits_publication(
     }
     let limits = Limits { config, options, channels, channel };
     let admits = || {
-        channels.count_until(channel, client, [now, now.saturating_add(kept_for)], |left, owners| {
+        let times = [now, now.saturating_add(kept_for)];
+        channels.count_until(channel, client, times, |left, owner, has_subscribers| {
             // One that has subscribers counts already.
-            let has_room = owners.len() > 1 || limits.has_room(left);
-            owners.into_iter().filter(|_| has_room).find(|owner| limits.has_share(left, owner))
+            (has_subscribers || limits.has_room(left)) && limits.has_share(left, owner)
         })
     };
     admits() || {
@@ -97,5 +98,118 @@ impl Limits<'_> {
         let (namespace, max_of_namespace) = (namespace_of(self.channel), self.options.channels_max);
         left.len_of(owner) < self.max().div_ceil(SHARE)
             && (max_of_namespace == 0 || left.len_of_in(owner, namespace) < max_of_namespace.div_ceil(SHARE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::client::Transport;
+    use crate::config::SlowPolicy;
+    use crate::outbox::Outbox;
+    use crate::protocol::Encoding;
+
+    const KEPT_FOR: Duration = Duration::from_secs(10);
+
+    /// Eighteen channels for clients, of which five may count to each.
+    struct Rig {
+        config: HubConfig,
+        options: ChannelOptions,
+        channels: Channels,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let mut config = HubConfig::default();
+            config.history.channels_max = 20;
+            let options =
+                ChannelOptions { history_size: 1, history_ttl: KEPT_FOR, ..ChannelOptions::default() };
+            Self { config, options, channels: Channels::new() }
+        }
+
+        fn subscribe(&self, client: &Arc<Client>, channel: &str) -> usize {
+            self.channels.add(channel, client.clone(), false).1
+        }
+
+        fn publish(&self, client: &Client, channel: &str) -> bool {
+            self.publish_at(Duration::ZERO, client, channel)
+        }
+
+        fn publish_at(&self, now: Duration, client: &Client, channel: &str) -> bool {
+            admits_publication(&self.config, &self.options, &self.channels, channel, client, [now, KEPT_FOR])
+        }
+
+        fn lens_of<const N: usize>(&self, clients: [&Client; N]) -> [usize; N] {
+            clients.map(|client| self.channels.left().len_of(&Owner::of(client)))
+        }
+    }
+
+    /// An anonymous client of an address of its own.
+    fn client(number: u8) -> Arc<Client> {
+        let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
+        let peer = Some(([10, 0, 0, number], 1).into());
+        Arc::new(Client::new(Transport::WebSocket(Encoding::Json), peer, None, outbox))
+    }
+
+    #[test]
+    fn nobody_takes_more_than_a_share_by_staying_longer() {
+        let (rig, one, two) = (Rig::new(), client(1), client(2));
+        for number in 0..18 {
+            let channel = number.to_string();
+            let keys = [&one, &two].map(|client| rig.subscribe(client, &channel));
+            assert_eq!(rig.publish(&one, &channel), number < 10, "{number}");
+            keys.into_iter().for_each(|key| rig.channels.remove(&channel, key));
+        }
+        assert_eq!(rig.lens_of([&one, &two]), [5, 5]);
+    }
+
+    #[test]
+    fn a_publication_looks_at_few_places_of_subscribers_that_left() {
+        let (rig, publisher, last) = (Rig::new(), client(1), client(2));
+        let keys: Vec<_> = (0..63).map(|_| rig.subscribe(&client(3), "x")).collect();
+        rig.subscribe(&last, "x");
+        keys.into_iter().for_each(|key| rig.channels.remove("x", key));
+        let publications = (1..).find(|_| {
+            assert!(rig.publish(&publisher, "x"));
+            rig.lens_of([&publisher, &last]) == [0, 1]
+        });
+        assert_eq!(publications, Some(4), "each looks at 16 of 64 places");
+        assert!(rig.publish(&publisher, "x"));
+        assert_eq!(rig.lens_of([&publisher, &last]), [0, 1], "it stays");
+    }
+
+    #[test]
+    fn a_channel_with_subscribers_is_not_opened_again() {
+        let (rig, publisher) = (Rig::new(), client(1));
+        let keys: Vec<_> = (0..63).map(|_| rig.subscribe(&client(2), "x")).collect();
+        rig.subscribe(&client(3), "x");
+        keys.into_iter().for_each(|key| rig.channels.remove("x", key));
+        for number in 0..17 {
+            rig.subscribe(&client(4), &number.to_string());
+        }
+        assert!(!rig.publish(&publisher, "new") && rig.publish(&publisher, "x"));
+    }
+
+    #[test]
+    fn a_subscriber_that_left_is_charged_until_another_can_be() {
+        let (rig, one, two) = (Rig::new(), client(1), client(2));
+        let key = rig.subscribe(&one, "x");
+        rig.subscribe(&two, "x");
+        assert!(rig.publish(&two, "x"));
+        rig.channels.remove("x", key);
+        assert_eq!(rig.lens_of([&one, &two]), [1, 0]);
+        assert!((0..5).all(|number| rig.publish(&two, &number.to_string())));
+        assert!(rig.publish(&two, "x"), "nobody has room");
+        assert_eq!(rig.lens_of([&one, &two]), [1, 5]);
+        // Its place belongs to another one then.
+        let three = client(3);
+        assert_eq!(rig.subscribe(&three, "x"), key);
+        assert!(rig.publish(&two, "x"));
+        assert_eq!(rig.lens_of([&one, &two, &three]), [0, 5, 1]);
+        rig.channels.remove("x", key);
+        rig.channels.sweep(KEPT_FOR);
+        assert_eq!(rig.lens_of([&one, &two, &three]), [0, 0, 0]);
     }
 }

@@ -29,8 +29,8 @@ use crate::random::Uuid;
 use crate::shards::{Shards, lock};
 use crate::undelivered::Undelivered;
 
-/// The number of subscribers of a channel that it may count to.
-const OWNERS_MAX: usize = 16;
+/// The number of keys of subscribers, vacant ones included, at which a publication looks for one that its channel may count to.
+const KEYS_PER_SEARCH: usize = 16;
 
 /// The subscribers of this node, by channel.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ struct Channel {
     costly: usize,
     /// To whom it counts because a client published into it, and how long without subscribers; boxed, because few channels have it.
     counted: Option<Box<Counted>>,
+    /// The key of the subscriber that it counts to. If that has left, or there was none, the next search begins here.
+    owner_key: usize,
 }
 
 /// Shared by the subscribers of a channel.
@@ -229,28 +231,41 @@ impl Channels {
         lock(&self.left)
     }
 
-    /// Counts a channel that `publisher` publishes into until this time. If it does not count yet, `choose` says to which of these owners it
-    /// will: some of the subscribers, and the publisher. Returns whether it counts.
+    /// Counts a channel that `publisher` publishes into until this time. If it does not count, or to nobody who has subscribed, it will count
+    /// to the first of these that `admits`: some of the subscribers, and the publisher. If there is none, it counts as before. `admits` is
+    /// told whether the channel has subscribers. Returns whether it counts.
     pub(crate) fn count_until(
         &self,
         channel: &str,
         publisher: &Client,
         [now, until]: [Duration; 2],
-        choose: impl FnOnce(&Left, Vec<Owner>) -> Option<Owner>,
+        admits: impl Fn(&Left, &Owner, bool) -> bool,
     ) -> bool {
         let mut shard = self.channels.lock(channel);
-        if let Some(Channel { subscribers, counted, .. }) = shard.get_mut(channel) {
-            if let Some(counted) = counted.as_mut().filter(|counted| counted.until > now) {
+        if let Some(Channel { subscribers, counted, owner_key, .. }) = shard.get_mut(channel) {
+            let subscriber = |key: usize| Some((key, Owner::of(&subscribers.get(key)?.client)));
+            if let Some(counted) = counted
+                && counted.until > now
+                && subscriber(*owner_key).is_some_and(|(_, owner)| owner == counted.owner)
+            {
                 counted.until = until;
                 return true;
             }
             let mut left = self.left();
-            if let Some(ended) = counted.take() {
-                left.release(channel, &ended.owner);
+            let known = counted.take();
+            if let Some(known) = &known {
+                left.release(channel, &known.owner);
             }
-            let subscribers = subscribers.iter().take(OWNERS_MAX).map(|(_, subscriber)| &*subscriber.client);
-            let owners = subscribers.chain([publisher]).map(Owner::of).collect();
-            let Some(owner) = choose(&left, owners) else { return false };
+            // Vacant keys are looked at as well: many subscribers may have left.
+            let (first, len) = (*owner_key, subscribers.capacity());
+            let keys = (first..len).chain(0..first).take(KEYS_PER_SEARCH);
+            let next = (first + KEYS_PER_SEARCH) % len;
+            let mut owners = keys.filter_map(subscriber).chain([(next, Owner::of(publisher))]);
+            let chosen = owners.find(|(_, owner)| admits(&left, owner, true));
+            let known = known.filter(|known| known.until > now).map(|known| (next, known.owner));
+            *owner_key = next;
+            let Some((key, owner)) = chosen.or(known) else { return false };
+            *owner_key = key;
             left.charge(channel, &owner);
             *counted = Some(Box::new(Counted { until, owner }));
         } else {
@@ -262,7 +277,10 @@ impl Channels {
             if let Some(ended) = left.take(channel) {
                 left.release(channel, &ended.owner);
             }
-            let Some(owner) = choose(&left, vec![Owner::of(publisher)]) else { return false };
+            let owner = Owner::of(publisher);
+            if !admits(&left, &owner, false) {
+                return false;
+            }
             left.charge(channel, &owner);
             left.insert(channel, Counted { until, owner });
         }
@@ -374,18 +392,8 @@ impl Channels {
         // Dropped after the unlock: it may have a burst, for which publishers wait.
         let mut removed;
         let mut shard = self.channels.lock(channel);
-        let Some(Channel { subscribers, counted, .. }) = shard.get_mut(channel) else { return };
-        let subscriber = subscribers.try_remove(key);
-        // What counted to it counts to one that stays.
-        if let (Some(Subscriber { client, .. }), Some(counted), Some((_, next))) =
-            (&subscriber, counted, subscribers.iter().next())
-            && Owner::of(client) == counted.owner
-        {
-            let mut left = self.left();
-            left.release(channel, &counted.owner);
-            counted.owner = Owner::of(&next.client);
-            left.charge(channel, &counted.owner);
-        }
+        let Some(Channel { subscribers, .. }) = shard.get_mut(channel) else { return };
+        subscribers.try_remove(key);
         if subscribers.is_empty() {
             removed = shard.remove(channel);
             let Some(removed) = &mut removed else { return };

@@ -21,7 +21,7 @@ pub(crate) enum Owner {
 
 impl Owner {
     /// To whom the channels of a client count.
-    pub(super) fn of(client: &Client) -> Self {
+    pub(crate) fn of(client: &Client) -> Self {
         match client.user() {
             "" => Self::Address(client.peer().map(|peer| network(peer.ip()))),
             user => Self::User(user.into()),
