@@ -6,8 +6,8 @@
 //! Those that clients published into count for as long as a day, so each user has a quarter of them at most, from the first publication on:
 //! a channel without subscribers counts to its publisher, any other to a subscriber, or to the publisher if none of those that it may count
 //! to has room left. So a client that publishes where others have subscribed takes their shares and not its own. When the subscriber
-//! leaves, the channel counts to it until the next publication, which chooses again while others have subscribed. So nobody has more than
-//! a share, by staying or by leaving.
+//! leaves, the channel counts to it until the next publication, which chooses again while others have subscribed. So each has a share at
+//! most, by staying as by leaving.
 
 use std::time::Duration;
 
@@ -201,7 +201,7 @@ mod tests {
         rig.channels.remove("x", key);
         assert_eq!(rig.lens_of([&one, &two]), [1, 0]);
         assert!((0..5).all(|number| rig.publish(&two, &number.to_string())));
-        assert!(rig.publish(&two, "x"), "nobody has room");
+        assert!(rig.publish(&two, "x"), "neither has room");
         assert_eq!(rig.lens_of([&one, &two]), [1, 5]);
         // Its place belongs to another one then.
         let three = client(3);

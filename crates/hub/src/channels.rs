@@ -231,7 +231,7 @@ impl Channels {
         lock(&self.left)
     }
 
-    /// Counts a channel that `publisher` publishes into until this time. If it does not count, or to nobody who has subscribed, it will count
+    /// Counts a channel that `publisher` publishes into until this time. If it does not count, or its owner has not subscribed, it will count
     /// to the first of these that `admits`: some of the subscribers, and the publisher. If there is none, it counts as before. `admits` is
     /// told whether the channel has subscribers. Returns whether it counts.
     pub(crate) fn count_until(

@@ -76,7 +76,7 @@ impl Undelivered {
         place
     }
 
-    /// Waits for the room of a burst with so many visits.
+    /// Waits for the room of a burst with this number of visits.
     pub(crate) async fn wait(self: &Arc<Self>, place: &Place, visits: usize) {
         loop {
             let before = lock(&self.0).admitted;

@@ -471,18 +471,18 @@ class WebSocketDriverHybiTest < Wireloom::TestCase
     [0x81, 0x82].product([1, 2]).each do |first, listeners|
       driver = Driver::Hybi.new(Socket.new(env: ENVIRONMENT))
       driver.start
-      seen, heard = [], []
+      seen, received = [], []
       listeners.times do
         driver.on(:message) do |event|
-          heard << event.data
-          next if heard.size > 1
+          received << event.data
+          next if received.size > 1
 
           driver.define_singleton_method(:emit) { |name, *args| (seen << name.to_sym) && super(name, *args) }
         end
       end
       driver.parse(%w[a b c].map { |data| frame(first, data) }.join)
       assert_equal %i[message message], seen
-      assert_equal 3 * listeners, heard.size
+      assert_equal 3 * listeners, received.size
     end
   end
 

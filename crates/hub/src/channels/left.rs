@@ -1,4 +1,4 @@
-//! The channels that clients published into: to whom they count, and which of them count although nobody has subscribed.
+//! The channels that clients published into: to whom they count, and which of them count without subscribers.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -453,12 +453,18 @@ async fn a_disconnect_has_happened_when_it_is_delivered() {
     assert_eq!(clients.map(|client| client.outbox.has_ended()), [true; 2]);
 }
 
-#[tokio::test]
-async fn an_engine_that_answers_later_has_no_more_than_can_be_written() {
+/// A hub whose engine answers later, and its folder.
+fn hub_on_disk() -> (Hub, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
     let config = HubConfig::from_toml("channel.history_size = 10\nchannel.history_ttl = \"1h\"\n").unwrap();
     let hub = Hub::builder().config(config).engine(engine).build().unwrap();
+    (hub, directory)
+}
+
+#[tokio::test]
+async fn an_engine_that_answers_later_has_no_more_than_can_be_written() {
+    let (hub, _directory) = hub_on_disk();
     let client = connected(&hub.0);
     for channel in ["a", "b"] {
         (0..5_000).for_each(|_| drop(hub.0.channels.add(channel, client.clone(), false)));
@@ -481,10 +487,7 @@ async fn an_engine_that_answers_later_has_no_more_than_can_be_written() {
 
 #[tokio::test]
 async fn nothing_is_left_of_a_publisher_that_gives_up_while_it_waits_for_room() {
-    let directory = tempfile::tempdir().unwrap();
-    let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
-    let config = HubConfig::from_toml("channel.history_size = 10\nchannel.history_ttl = \"1h\"\n").unwrap();
-    let hub = Hub::builder().config(config).engine(engine).build().unwrap();
+    let (hub, _directory) = hub_on_disk();
     let client = connected(&hub.0);
     for channel in ["a", "b"] {
         (0..5_000).for_each(|_| drop(hub.0.channels.add(channel, client.clone(), false)));
@@ -508,10 +511,7 @@ async fn nothing_is_left_of_a_publisher_that_gives_up_while_it_waits_for_room() 
 
 #[tokio::test]
 async fn a_repeated_publication_waits_without_room() {
-    let directory = tempfile::tempdir().unwrap();
-    let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
-    let config = HubConfig::from_toml("channel.history_size = 10\nchannel.history_ttl = \"1h\"\n").unwrap();
-    let hub = Hub::builder().config(config).engine(engine).build().unwrap();
+    let (hub, _directory) = hub_on_disk();
     let client = connected(&hub.0);
     (0..3_000).for_each(|_| drop(hub.0.channels.add("a", client.clone(), false)));
     hub.0.channels.add("b", client, false);

@@ -57,12 +57,12 @@ pub(crate) struct Driver {
     budget: Budget,
     /// The number of tasks that were woken since the driver last yielded.
     woken_len: usize,
-    stage: Stage,
+    phase: Phase,
 }
 
 /// How far the connection is on its way to the end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum Phase {
     Open,
     /// The peer sends no more.
     HalfClosed,
@@ -137,7 +137,7 @@ impl Driver {
             memory: MemoryReport::default(),
             budget: Budget::default(),
             woken_len: 0,
-            stage: Stage::Open,
+            phase: Phase::Open,
         }
     }
 
@@ -201,7 +201,7 @@ impl Driver {
 
     /// Moves bytes until the transport is exhausted in both directions.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, incoming: &mut Vec<Incoming>) -> Poll<Progress> {
-        if self.stage == Stage::Ended {
+        if self.phase == Phase::Ended {
             return Poll::Ready(Progress::Ended);
         }
         let shared = self.shared.clone();
@@ -242,9 +242,9 @@ impl Driver {
                 self.disconnect(&mut state, transport_error(error));
             }
             if read == Read::Eof {
-                self.stage = self.stage.max(Stage::HalfClosed);
+                self.phase = self.phase.max(Phase::HalfClosed);
             }
-            if self.stage == Stage::HalfClosed {
+            if self.phase == Phase::HalfClosed {
                 match state.core.role() {
                     Role::Client => self.disconnect(&mut state, HttpError::ConnectionLost),
                     // For handlers that wait the client has disconnected, as over HTTP/1.1. It receives what is ready.
@@ -371,7 +371,7 @@ impl Driver {
 
     /// Nothing more is written.
     fn disconnect(&mut self, state: &mut State, error: HttpError) {
-        self.stage = self.stage.max(Stage::Disconnected);
+        self.phase = self.phase.max(Phase::Disconnected);
         state.core.handle_disconnect();
         state.fail(error);
     }
@@ -475,7 +475,7 @@ impl Driver {
             return true;
         }
         let Some(ended) = state.core.ended() else { return false };
-        if self.stage >= Stage::Disconnected || !(state.core.wants_write() || self.blocked) {
+        if self.phase >= Phase::Disconnected || !(state.core.wants_write() || self.blocked) {
             return true;
         }
         let now = Instant::now();
@@ -485,7 +485,7 @@ impl Driver {
     }
 
     fn end(&mut self, mut state: Guard<'_, State>) {
-        self.stage = Stage::Ended;
+        self.phase = Phase::Ended;
         if self.blocked {
             // The peer does not read: the kernel need not keep the rest for it.
             self.io.abandon();

@@ -290,6 +290,14 @@ fn rpc(data: String) -> (Request, oneshot::Receiver<Result<Reply, ClientError>>)
     call(Command { rpc, ..Command::default() })
 }
 
+/// Calls once the task has begun what came before.
+fn call_later(task: &mut Task, data: String) -> oneshot::Receiver<Result<Reply, ClientError>> {
+    let (request, answered) = rpc(data);
+    let Request::Call(call) = request else { unreachable!() };
+    task.calls.push_back(*call);
+    answered
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_owes_an_answer_is_given_up() {
     let (opened, mut server) = open(1 << 16).await;
@@ -732,14 +740,7 @@ async fn a_call_that_was_given_up_is_not_sent() {
     let (opened, mut server) = open(100).await;
     let (_client, mut task) = client(1);
     let long = |n: u8| json!([n, "x".repeat(30_000)]).to_string();
-    let mut answers: Vec<_> = (0..3)
-        .map(|n| {
-            let (request, answered) = rpc(long(n));
-            let Request::Call(call) = request else { unreachable!() };
-            task.calls.push_back(*call);
-            answered
-        })
-        .collect();
+    let mut answers: Vec<_> = (0..3).map(|n| call_later(&mut task, long(n))).collect();
     let receiving = async {
         // The first is being sent.
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -767,14 +768,7 @@ async fn a_call_behind_calls_that_were_given_up_is_sent() {
     let long = || format!("\"{}\"", "x".repeat(30_000));
     // The first two are a message each. All but the last are begun before the first has left.
     let data = [long(), long()].into_iter().chain((2..=BACKLOG_PER_TURN).map(|n| n.to_string()));
-    let mut answers: Vec<_> = data
-        .map(|data| {
-            let (request, answered) = rpc(data);
-            let Request::Call(call) = request else { unreachable!() };
-            task.calls.push_back(*call);
-            answered
-        })
-        .collect();
+    let mut answers: Vec<_> = data.map(|data| call_later(&mut task, data)).collect();
     let receiving = async {
         // The first is being sent.
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -161,7 +161,7 @@ impl Table {
         }
     }
 
-    /// A block of the peer's is at hand; until it is decoded the table is out of step. Returns whether it was before.
+    /// A block of the peer has arrived; until it is decoded the table is out of step. Returns whether it was before.
     #[inline]
     pub(crate) const fn begin_block(&mut self) -> bool {
         std::mem::replace(&mut self.is_out_of_step, true)
