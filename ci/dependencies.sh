@@ -1,48 +1,37 @@
 # shellcheck shell=bash
-# Tools that are built from source, and the checks of dependencies that use them.
+# Tools that are built from source, and the steps that use them.
 
-# Fills `tools` with what is missing.
+# missing_tools: those that the steps of this run would build.
 missing_tools() {
-    tools=()
-    has_tool cargo-deny "$cargo_deny" || tools+=("cargo-deny@$cargo_deny")
-    has_mdbook || tools+=("mdbook@$mdbook")
-    if [ -n "$gungraun" ] && [ "$(uname -sm)" = "Linux x86_64" ]; then
-        has_tool gungraun-runner "$gungraun" || tools+=("gungraun-runner@$gungraun")
-    fi
+    ! wants deny advisories || has_tool cargo-deny "$cargo_deny" || echo "cargo-deny@$cargo_deny"
+    ! wants book || has_tool mdbook "$mdbook" || echo "mdbook@$mdbook"
+    ! wants counts || [ -z "$gungraun" ] || [ "$(uname -sm)" != "Linux x86_64" ] || has_tool gungraun-runner "$gungraun" || echo "gungraun-runner@$gungraun"
 }
 
-# It prints its version as v0.5.4.
-has_mdbook() { [ "$(mdbook --version 2>/dev/null)" = "mdbook v$mdbook" ]; }
-
-step_tools() {
-    missing_tools
-    [ ${#tools[@]} -gt 0 ] || return 0
-    [ "$consent" = yes ] || { skip "not installed: ${tools[*]} (./test --yes, or cargo install --locked ${tools[*]})"; return; }
-    local tool rc=0
-    # They run for seconds: unoptimized, they take less time to build and run.
-    for tool in "${tools[@]}"; do
-        local features=()
-        # Without a server and a watcher of files.
-        [[ $tool != mdbook@* ]] || features=(--no-default-features --features search)
-        cargo install --locked --debug ${features[@]+"${features[@]}"} "$tool" || rc=77
-    done
-    [ $rc = 0 ] || skip "cargo could not install: ${tools[*]}"
+# need_tool NAME VERSION [OPTION…]: builds a tool where it is missing. They run for seconds: unoptimized, they take less time to build and run.
+need_tool() {
+    local tool=$1@$2
+    ! has_tool "$1" "$2" || return 0
+    [ "$consent" = yes ] || { skip "$1 is not installed: ./test --yes, or cargo install --locked $tool"; return; }
+    shift 2
+    cargo install --locked --debug "$@" "$tool" || skip "cargo could not install $tool"
 }
 
 step_deny() {
-    have cargo-deny || { skip "cargo-deny is not installed: cargo install --locked cargo-deny@$cargo_deny"; return; }
+    need_tool cargo-deny "$cargo_deny" || return
     cargo deny --locked check bans licenses sources
 }
 
 # The book as it is published, and every link of it.
 step_book() {
-    has_mdbook || { skip "mdbook is not installed: cargo install --locked mdbook@$mdbook"; return; }
     have python3 || { skip "no python3: apt-get install python3"; return; }
+    # Without a server and a watcher of files.
+    need_tool mdbook "$mdbook" --no-default-features --features search || return
     docs/build
 }
 
 step_advisories() {
-    have cargo-deny || { skip "cargo-deny is not installed: cargo install --locked cargo-deny@$cargo_deny"; return; }
+    need_tool cargo-deny "$cargo_deny" || return
     local out
     out=$(cargo deny --locked check advisories 2>&1) && { echo "$out"; return 0; }
     echo "$out"
@@ -55,6 +44,7 @@ step_advisories() {
 
 step_counts() {
     [ -d bench/counts ] || { skip "no bench/counts"; return; }
+    [ "$(uname -sm)" != "Linux x86_64" ] || need_tool gungraun-runner "$gungraun" || return
     # The table is shown even where it passes.
     cargo run --locked -q -p wireloom-counts | tee >(sed 's/^/   /' >&3)
 }

@@ -95,7 +95,7 @@ step_fuzz() {
     NIGHTLY=$nightly fuzz/run "$seconds"
 }
 
-# The packages are checked, so that a file that one lacks fails in every run.
+# The step clippy knows the oldest Rust, too, and refuses what the standard library did not have then.
 step_msrv() {
     has_toolchain "$msrv" || { skip "Rust $msrv is not installed: rustup toolchain install $msrv --profile minimal"; return; }
     check_packages msrv "$msrv" "${libraries[@]}"

@@ -18,8 +18,10 @@ rustup_commands() {
     for target in "${targets[@]}"; do
         has_target "$target" || echo "target add $target"
     done
-    has_toolchain "$msrv" || echo "toolchain install $msrv --profile minimal"
-    # On few cores a run of all steps has no time for the steps that need it.
+    # On few cores a run of all steps has no time for the steps that need these two.
+    if [ $is_full = 0 ] && wants msrv; then
+        has_toolchain "$msrv" || echo "toolchain install $msrv --profile minimal"
+    fi
     if [ $is_full = 0 ] && wants fuzz miri sanitizers newest; then
         has_toolchain "$nightly" src && cargo "+$nightly" miri --version >/dev/null 2>&1 \
             || echo "toolchain install $nightly --profile minimal --component miri --component rust-src"
@@ -112,7 +114,7 @@ debian() {
 
 step_setup() {
     have cargo || { say "cargo is missing: install Rust from https://rustup.rs first"; return 1; }
-    local commands=() packages=() single=() line failed=0
+    local commands=() packages=() single=() tools=() line failed=0
     mapfile -t commands < <(rustup_commands)
     mapfile -t packages < <(debian_packages)
     mapfile -t single < <(programs)
@@ -126,13 +128,13 @@ step_setup() {
     if [ -d go ] && have go && ! have staticcheck; then
         go_packages+=("honnef.co/go/tools/cmd/staticcheck@$staticcheck")
     fi
-    missing_tools
+    mapfile -t tools < <(missing_tools)
 
     for line in ${commands[@]+"${commands[@]}"}; do say "missing: rustup $line"; done
     [ ${#packages[@]} = 0 ] || say "missing: apt-get install ${packages[*]}"
     [ ${#single[@]} = 0 ] || say "missing: apt-get install ${single[*]}"
     for line in ${go_packages[@]+"${go_packages[@]}"}; do say "missing: go install $line"; done
-    for line in ${tools[@]+"${tools[@]}"}; do say "missing: cargo install --locked $line (the step tools)"; done
+    for line in ${tools[@]+"${tools[@]}"}; do say "missing: cargo install --locked $line (by the step that needs it)"; done
     if [ ${#commands[@]} = 0 ] && [ ${#packages[@]} = 0 ] && [ ${#single[@]} = 0 ] && [ ${#go_packages[@]} = 0 ] \
         && [ ${#tools[@]} = 0 ]; then
         return 0

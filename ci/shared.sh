@@ -25,7 +25,7 @@ has_toolchain() {
 }
 has_target() { [ -d "$(rustc --print sysroot)/lib/rustlib/$1" ]; }
 # The tool at exactly this version.
-has_tool() { [ "$("$1" --version 2>/dev/null)" = "$1 $2" ]; }
+has_tool() { [[ $("$1" --version 2>/dev/null) = "$1 "?(v)"$2" ]]; }
 
 # bounded [--slow] SECONDS FILE COMMAND…: runs tests for at most SECONDS. What fails the step then: a test that failed within that
 # time, tests under way while none had ended for the last minute, of which one may hang, unless tests are --slow, and that no test ended
