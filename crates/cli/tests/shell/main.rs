@@ -19,6 +19,7 @@ mod monitoring;
 #[allow(dead_code)]
 mod nats_server;
 mod process;
+mod requests;
 mod running;
 #[cfg(target_os = "linux")]
 mod terminal;

@@ -8,12 +8,13 @@
 //!            +-- refused for good -----------------------------------------------+
 //! ```
 //!
-//! Layers: `deliveries`, `entry`, `server_side`, `sweep`.
+//! Layers: `deliveries`, `entry`, `server_side`, `sweep`, `tokens`.
 
 mod deliveries;
 mod entry;
 mod server_side;
 mod sweep;
+mod tokens;
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -28,6 +29,7 @@ use self::deliveries::{Deliveries, Event};
 use self::entry::{Entry, State, WrongBase};
 use self::server_side::ServerSide;
 use self::sweep::Sweep;
+use self::tokens::{Token, Tokens};
 use super::builder::{ClientBuilder, TokenSource};
 use super::connection::{Connection, Lost, Opened, Received, Replies, check_len};
 use super::queue::Sender;
@@ -111,13 +113,6 @@ struct Sweeps {
     pending: Sweep,
 }
 
-/// A token that was made.
-struct Token {
-    /// Of this channel's subscription, and the key of the token; `None` for the connection's.
-    subscription: Option<(String, u64)>,
-    result: Result<String, String>,
-}
-
 pub(super) struct Task {
     builder: Arc<ClientBuilder>,
     requests: mpsc::Receiver<Request>,
@@ -143,7 +138,7 @@ pub(super) struct Task {
     was_connected: bool,
     /// When a new token of the connection is due.
     renew_at: Option<Instant>,
-    made: (mpsc::UnboundedSender<Token>, mpsc::UnboundedReceiver<Token>),
+    tokens: Tokens,
     failures: u32,
 }
 
@@ -163,7 +158,7 @@ impl Task {
         requests: mpsc::Receiver<Request>,
         notices: mpsc::UnboundedReceiver<Notice>,
     ) -> Self {
-        let token = builder.token.clone();
+        let (token, command_len_max) = (builder.token.clone(), builder.command_len_max);
         let (entries, server_side, calls, waiting, events, deliveries, pending, sweeps) = Default::default();
         Self {
             builder: Arc::new(builder),
@@ -185,7 +180,7 @@ impl Task {
             last_key: 0,
             was_connected: false,
             renew_at: None,
-            made: mpsc::unbounded_channel(),
+            tokens: Tokens::new(command_len_max),
             failures: 0,
         }
     }
@@ -217,7 +212,7 @@ impl Task {
         let subs = self.server_side.positions(builder.command_len_max.saturating_sub(len));
         let opening = Box::pin(async move {
             let token = match &builder.token_source {
-                Some(source) if token.is_empty() => match make_token(source.clone()).await {
+                Some(source) if token.is_empty() => match tokens::ask(source.clone()).await {
                     Ok(token) => token,
                     Err(reason) => return Err(Lost::Retry { code: 0, reason }),
                 },
@@ -458,7 +453,7 @@ impl Task {
                     return Err(End::Closed(done));
                 }
                 () = tokio::task::yield_now(), if handles && !replies.is_empty() => {}
-                Some(token) = self.made.1.recv() => self.handle_token(token, &mut commands),
+                Some(token) = self.tokens.next() => self.handle_token(token, &mut commands),
                 () = self.deliveries.make_room(), if self.deliveries.are_stalled() => {}
                 received = connection.recv(reads) => match received {
                     Ok(Received::Sent) => {}
@@ -546,7 +541,7 @@ impl Task {
         if self.renew_at.is_some_and(|at| at <= now) {
             self.renew_at = None;
             if let Some(source) = self.builder.token_source.clone() {
-                self.make_token(None, &source);
+                self.tokens.make(None, source);
             }
         }
         if self.due_at.is_none_or(|at| at > now) {
@@ -573,7 +568,7 @@ impl Task {
             State::Subscribed => {
                 entry.renew_at = None;
                 if let Some(source) = source {
-                    self.make_subscription_token(channel, &source);
+                    self.make_subscription_token(channel, source);
                 }
             }
             State::DueAt(_) => {
@@ -583,7 +578,7 @@ impl Task {
                     self.send_unsubscribe(channel.clone(), commands);
                 }
                 match source {
-                    Some(source) => self.make_subscription_token(channel, &source),
+                    Some(source) => self.make_subscription_token(channel, source),
                     None => self.send_subscribe(channel, commands),
                 }
             }
@@ -591,25 +586,13 @@ impl Task {
         }
     }
 
-    fn make_subscription_token(&mut self, channel: String, source: &TokenSource) {
+    fn make_subscription_token(&mut self, channel: String, source: TokenSource) {
         self.last_key += 1;
         let key = self.last_key;
         if let Some(entry) = self.entries.get_mut(&channel) {
             entry.making = Some(key);
-            self.make_token(Some((channel, key)), source);
+            self.tokens.make(Some((channel, key)), source);
         }
-    }
-
-    fn make_token(&self, subscription: Option<(String, u64)>, source: &TokenSource) {
-        let (making, made) = (make_token(source.clone()), self.made.0.clone());
-        let len_max = self.builder.command_len_max;
-        tokio::spawn(async move {
-            let fits = |token: &String| token.len() < len_max;
-            let result = making.await;
-            let result =
-                result.and_then(|token| Some(token).filter(fits).ok_or("the token is too long".into()));
-            let _ = made.send(Token { subscription, result });
-        });
     }
 
     fn handle_token(&mut self, token: Token, commands: &mut VecDeque<Command>) {
@@ -994,12 +977,6 @@ fn is_wanted(pending: &mut HashMap<u32, Pending>, command: &Command) -> bool {
         pending.remove(&command.id);
     }
     !has_gone
-}
-
-/// Asks a source for a token, in a task of its own: it may panic.
-async fn make_token(source: TokenSource) -> Result<String, String> {
-    let made = tokio::spawn(async move { source().await }).await;
-    made.unwrap_or_else(|_| Err("the source of tokens has panicked".into()))
 }
 
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {

@@ -1,8 +1,7 @@
-//! Attacks on what nodes share: subscriptions that are given up, servers that change their roles, messages that no node sends, commands
-//! for nodes that are cut off.
+//! Attacks on what nodes share: subscriptions that are given up, servers that change their roles, messages that no node sends.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -10,11 +9,8 @@ use jsonwebtoken::{EncodingKey, Header};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
-use wireloom_hub::engine::{
-    Action, Control, Delivery, Engine, EngineError, Membership, NatsEngine, PendingDelivery, RedisEngine,
-};
+use wireloom_hub::engine::{Engine, EngineError, NatsEngine, RedisEngine};
 use wireloom_hub::protocol::{ClientInfo, Publication};
 use wireloom_hub::{HistoryQuery, Hub, HubConfig, Position, RecoveryMode, Retention};
 
@@ -24,7 +20,7 @@ use crate::redis_server::Redis;
 use crate::{Event, KEEP, history, missed, publication, publish, started, text};
 
 /// Limit for what takes no time; the expected time is far below.
-const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn until(what: impl AsyncFn() -> bool) {
     let begin = Instant::now();
@@ -204,124 +200,6 @@ async fn redis_nodes_with_different_sizes_share_a_history() {
     assert_eq!(read.publications.iter().map(|one| text(one)).collect::<Vec<_>>(), ["3"]);
 }
 
-/// The length of a reply, for a history that is sixteen times as long.
-const REPLY_LEN: usize = 1 << 20;
-
-/// Publishes that history, and returns where it begins.
-async fn publish_much(engine: &dyn Engine, long: Retention) -> Position {
-    let begin = engine.recover("a", None, RecoveryMode::Stream, long, 0).await.unwrap().position;
-    for _ in 0..256 {
-        engine.publish("a", publication("x".repeat(64 << 10)), Some(long), "").await.unwrap();
-    }
-    begin
-}
-
-/// What a reply cannot have is not sent to the node.
-#[tokio::test(flavor = "multi_thread")]
-async fn no_more_is_read_than_a_reply_may_have() {
-    let long = Retention { size: 1_000, ..KEEP };
-    let read = async |engine: &dyn Engine, since: &Position, reverse| {
-        let recovered = engine.recover("a", Some(since), RecoveryMode::Stream, long, REPLY_LEN).await;
-        assert!(!recovered.unwrap().recovered);
-        let query = HistoryQuery { limit: Some(1_000), len_max: Some(REPLY_LEN), reverse, since: None };
-        let read = engine.history("a", &query, long).await.unwrap();
-        assert_eq!(read.publications.len(), 15);
-    };
-    let is_little =
-        |before: u64, after: u64| assert!(after - before < 4 * REPLY_LEN as u64, "{}", after - before);
-    if let Some(redis) = Redis::start() {
-        let engine = RedisEngine::connect(&redis.url()).await.unwrap();
-        let begin = publish_much(&engine, long).await;
-        for reverse in [false, true] {
-            let before = redis.sent_len();
-            read(&engine, &begin, reverse).await;
-            is_little(before, redis.sent_len());
-        }
-    }
-    if let Some(nats) = Nats::start() {
-        let engine = nats_engine(nats.port).await;
-        let begin = publish_much(&engine, long).await;
-        let before = nats.sent_len().await;
-        read(&engine, &begin, false).await;
-        is_little(before, nats.sent_len().await);
-    }
-}
-
-/// Publishes into a channel eight times, while the far node cannot.
-async fn cut(near: &dyn Engine, far: &dyn Engine, link: &Link, channel: &str, data: &str) -> Position {
-    let is_connected = async || far.publish("probe", publication("1"), Some(KEEP), "").await.is_ok();
-    link.set(LinkState::Cut);
-    until(async || !is_connected().await).await;
-    let mut last = Position::default();
-    for _ in 0..8 {
-        last = publish(near, channel, data).await;
-    }
-    link.set(LinkState::Clear);
-    until(is_connected).await;
-    // Every tenth call compares.
-    for _ in 0..10 {
-        far.maintain().await;
-    }
-    last
-}
-
-/// What a node has missed is delivered at once if its subscribers' queues have room for it. Otherwise those with a position recover it, each
-/// at its pace, and the others receive it in parts.
-async fn miss(near: &dyn Engine, far: &dyn Engine, link: &Link) {
-    let recorder = started(far);
-    let _near = started(near);
-    for channel in ["a", "positioned:a"] {
-        far.subscribe(channel).await.unwrap();
-        far.recover(channel, None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
-    }
-    let long = "x".repeat(256 << 10);
-    let (short, is_lost) = ("short", Event::Lost("a".into()));
-    let last = cut(near, far, link, "a", &long).await;
-    let last = Event::Published("a".into(), last, long.clone());
-    let events = recorder.until(|events| events.contains(&last)).await;
-    let first = events.iter().position(|event| matches!(event, Event::Published(name, ..) if name == "a"));
-    assert!(events.iter().position(|event| *event == is_lost) < first);
-    // What is missed after that fits.
-    let last = cut(near, far, link, "a", short).await;
-    let last = Event::Published("a".into(), last, short.into());
-    let events = recorder.until(|events| events.contains(&last)).await;
-    let published = events.iter().filter_map(|event| match event {
-        Event::Published(channel, _, text) if channel == "a" => Some(&**text),
-        _ => None,
-    });
-    assert_eq!(published.collect::<Vec<_>>(), [[long.as_str(); 8], [short; 8]].concat());
-    assert_eq!(events.iter().filter(|event| **event == is_lost).count(), 1);
-    // Where all have a position, they wait for no parts.
-    let positioned = || "positioned:a".to_owned();
-    cut(near, far, link, "positioned:a", &long).await;
-    recorder.until(|events| events.contains(&Event::Lost(positioned()))).await;
-    let last = publish(near, "positioned:a", short).await;
-    let last = Event::Published(positioned(), last, short.into());
-    let events = recorder.until(|events| events.contains(&last)).await;
-    let is_its = |event: &&Event| match event {
-        Event::Published(channel, ..) | Event::Lost(channel) => channel == "positioned:a",
-        _ => false,
-    };
-    assert!(events.iter().filter(is_its).eq([&Event::Lost(positioned()), &last]));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_node_has_missed_in_redis_fits_into_the_queues_of_its_clients() {
-    let Some(redis) = Redis::start() else { return };
-    let link = Link::to(redis.port).await;
-    let near = RedisEngine::connect(&redis.url()).await.unwrap();
-    let far = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
-    miss(&near, &far, &link).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_node_has_missed_in_nats_fits_into_the_queues_of_its_clients() {
-    let Some(nats) = Nats::start() else { return };
-    let link = Link::to(nats.port).await;
-    let (near, far) = (nats_engine(nats.port).await, nats_engine(link.port).await);
-    miss(&near, &far, &link).await;
-}
-
 /// A key cannot be that of another channel's position, which would stand for a publication that was never made.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_keys_name_no_other_channels() {
@@ -397,33 +275,6 @@ async fn redis_keeps_the_positions_of_followed_channels_for_longer() {
     tokio::time::timeout(Duration::from_secs(30), compared).await.unwrap();
 }
 
-/// Announcements do not wait until the histories of all channels have been compared with what was delivered.
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_delivers_while_histories_are_compared() {
-    const CHANNELS: u32 = 100;
-    const DELAY: Duration = Duration::from_millis(40);
-    let Some(redis) = Redis::start() else { return };
-    let link = Link::to(redis.port).await;
-    let engine = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
-    let other = RedisEngine::connect(&redis.url()).await.unwrap();
-    let recorder = started(&engine);
-    for number in 0..CHANNELS {
-        let channel = format!("c{number}");
-        engine.subscribe(&channel).await.unwrap();
-        engine.recover(&channel, None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
-    }
-    link.set(LinkState::Slow(DELAY));
-    engine.maintain().await;
-    let begin = Instant::now();
-    for number in 0..5 {
-        let at = publish(&other, "c0", &number.to_string()).await;
-        let event = Event::Published("c0".into(), at, number.to_string());
-        recorder.until(|events| events.contains(&event)).await;
-    }
-    // One comparison after the other would take twice the delay of the link for each channel.
-    assert!(begin.elapsed() < CHANNELS * DELAY, "{:?}", begin.elapsed());
-}
-
 const CONFIG: &str = r#"
 client.anonymous = true
 token.hmac_secret = "secret"
@@ -431,12 +282,12 @@ api.key = "key"
 channel = { subscribe = "anyone", publish = "anyone", history_size = 10, history_ttl = "10m", force_recovery = true }
 "#;
 
-async fn node(engine: impl Engine) -> Node {
+pub(crate) async fn node(engine: impl Engine) -> Node {
     let config = HubConfig::from_toml(CONFIG).unwrap();
     Node::start(Hub::builder().config(config).engine(engine).build().unwrap()).await
 }
 
-fn token(user: &str) -> String {
+pub(crate) fn token(user: &str) -> String {
     let key = EncodingKey::from_secret(b"secret");
     jsonwebtoken::encode(&Header::default(), &json!({ "sub": user }), &key).unwrap()
 }
@@ -647,130 +498,6 @@ async fn subscriptions_share_the_round_trips_to_redis() {
     assert_eq!(followed(), 40);
 }
 
-/// The history of the commands is out of reach of clients, and of the server API.
-#[tokio::test(flavor = "multi_thread")]
-async fn nobody_can_name_the_channel_of_the_commands() {
-    let Some(redis) = Redis::start() else { return };
-    let node = node(RedisEngine::connect(&redis.url()).await.unwrap()).await;
-    let mut client = node.connect().await;
-    for channel in ["\0:commands", "$\0:commands"] {
-        let request = json!({ "channel": channel, "data": 1 });
-        for method in ["subscribe", "publish", "presence", "history"] {
-            let command = json!({ "id": 9, method: request.clone() }).to_string();
-            client.socket.send(&command).await.unwrap();
-            assert_eq!(client.receive().await["error"]["code"], 102, "{method}");
-        }
-        for method in ["publish", "history", "history_remove"] {
-            assert_eq!(node.try_api(method, request.clone()).await["error"]["code"], 102, "{method}");
-        }
-    }
-}
-
-/// A command of the server API reaches a node that was cut off when it was given, or the caller is told.
-async fn cut_off(near: Node, far: Node, link: &Link, meanwhile: impl AsyncFn()) {
-    let mut client = far.connect_with(json!({ "token": token("7") })).await;
-    client.call("subscribe", json!({ "channel": "a" })).await;
-    link.set(LinkState::Cut);
-    until(async || far.hub.publish("a", "1").await.is_err()).await;
-    meanwhile().await;
-    near.api("disconnect", json!({ "user": "7" })).await;
-    // The node cannot know that the command was before this one.
-    let mut later = far.connect_with(json!({ "token": token("7") })).await;
-    let refused = far.try_api("disconnect", json!({ "user": "8" })).await;
-    assert_eq!(refused["error"]["code"], 100, "{refused}");
-    link.set(LinkState::Clear);
-    for client in [&mut client, &mut later] {
-        while let Ok(Ok(Some(_))) = timeout(DEADLINE, client.socket.recv_owned()).await {}
-        assert_eq!(client.socket.end().unwrap().code().value(), 3503);
-    }
-    // Once.
-    let mut client = far.connect_with(json!({ "token": token("7") })).await;
-    until(async || far.hub.publish("a", "1").await.is_ok()).await;
-    client.call("subscribe", json!({ "channel": "a" })).await;
-    sleep(Duration::from_secs(1)).await;
-    client.call("ping", json!({})).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn commands_reach_a_node_that_was_cut_off_from_nats() {
-    let Some(nats) = Nats::start() else { return };
-    let link = Link::to(nats.port).await;
-    let (near, far) = (nats_engine(nats.port).await, nats_engine(link.port).await);
-    cut_off(node(near).await, node(far).await, &link, async || ()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn commands_of_a_new_history_reach_a_node_that_was_cut_off_from_nats() {
-    let Some(nats) = Nats::start() else { return };
-    let link = Link::to(nats.port).await;
-    let (near, far) = (nats_engine(nats.port).await, nats_engine(link.port).await);
-    let client = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
-    let streams = async_nats::jetstream::new(client);
-    let replace = async || assert!(streams.delete_stream("wl_nAA").await.unwrap().success);
-    cut_off(node(near).await, node(far).await, &link, replace).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn commands_reach_a_node_that_was_cut_off_from_redis() {
-    let Some(redis) = Redis::start() else { return };
-    let link = Link::to(redis.port).await;
-    let far = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
-    let near = RedisEngine::connect(&redis.url()).await.unwrap();
-    cut_off(node(near).await, node(far).await, &link, async || ()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn commands_of_a_new_history_reach_a_node_that_was_cut_off_from_redis() {
-    let Some(redis) = Redis::start() else { return };
-    let link = Link::to(redis.port).await;
-    let far = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
-    let near = RedisEngine::connect(&redis.url()).await.unwrap();
-    let replace = async || {
-        assert!(redis.command(r#"HSET "wl:{=\x00:commands}:m" run other"#).contains(":0"));
-    };
-    cut_off(node(near).await, node(far).await, &link, replace).await;
-}
-
-/// A command concerns the connections that a node has when it reads the command, whatever the clock of the node that gave it says.
-#[tokio::test(flavor = "multi_thread")]
-async fn commands_do_not_depend_on_clocks() {
-    let Some(redis) = Redis::start() else { return };
-    let near = RedisEngine::connect(&redis.url()).await.unwrap();
-    let far = node(RedisEngine::connect(&redis.url()).await.unwrap()).await;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    for given_at in [now - Duration::from_secs(60), now + Duration::from_secs(60)] {
-        let mut earlier = far.connect_with(json!({ "token": token("7") })).await;
-        let disconnect = async |user: &str| {
-            let action = json!({ "Disconnect": { "code": 3503, "reason": "", "except": [] } });
-            let given_at = given_at.as_millis();
-            let command = json!({ "user": user, "client": "", "action": action, "given_at": given_at });
-            publish(&near, "\0:commands", &command.to_string()).await;
-        };
-        disconnect("7").await;
-        while let Ok(Ok(Some(_))) = timeout(DEADLINE, earlier.socket.recv_owned()).await {}
-        assert_eq!(earlier.socket.end().unwrap().code().value(), 3503);
-        let mut later = far.connect_with(json!({ "token": token("7") })).await;
-        disconnect("8").await;
-        later.call("subscribe", json!({ "channel": "a" })).await;
-        far.api("publish", json!({ "channel": "a", "data": 1 })).await;
-        later.payloads(1).await;
-    }
-}
-
-/// NATS that does not answer has not stored a command.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_command_is_refused_while_nats_does_not_answer() {
-    let Some(nats) = Nats::start() else { return };
-    let engine = nats_engine(nats.port).await;
-    let _recorder = started(&engine);
-    nats.stop();
-    let action = Action::Unsubscribe { channel: "a".into() };
-    let control = Control { user: "7".into(), client: String::new(), action };
-    // The signal does not stop all threads of the server at once.
-    until(async || timeout(DEADLINE, engine.control(control.clone())).await.unwrap().is_err()).await;
-    nats.resume();
-}
-
 /// A link to a Redis that can be lost at the moment when the server is asked for announcements: then the connection stays, and nothing
 /// passes any more.
 #[derive(Default)]
@@ -863,33 +590,6 @@ async fn a_subscription_that_redis_does_not_confirm_disables_no_others() {
         let published = Event::Published(channel.into(), at, "1".into());
         recorder.until(|events| events.contains(&published)).await;
     }
-}
-
-/// What a node has missed it cannot read where its configuration has no history.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gap_in_redis_ends_at_a_node_without_history() {
-    let Some(redis) = Redis::start() else { return };
-    let engines = (RedisEngine::connect(&redis.url()).await, RedisEngine::connect(&redis.url()).await);
-    let (one, two) = (engines.0.unwrap(), engines.1.unwrap());
-    let recorder = started(&two);
-    two.subscribe("none:a").await.unwrap();
-    let at = publish(&one, "none:a", "0").await;
-    let event = Event::Published("none:a".into(), at, "0".into());
-    recorder.until(|events| events.contains(&event)).await;
-    redis.command("CLIENT KILL TYPE pubsub");
-    for _ in 0..10 {
-        publish(&one, "none:a", "missed").await;
-    }
-    let is_received = async || {
-        publish(&one, "none:a", "1").await;
-        recorder
-            .0
-            .lock()
-            .unwrap()
-            .iter()
-            .any(|event| matches!(event, Event::Published(.., text) if text == "1"))
-    };
-    until(is_received).await;
 }
 
 /// NATS keeps the bucket of presence in memory, and forgets it with its entries.
@@ -1071,91 +771,6 @@ async fn a_redis_that_cannot_be_listened_to_is_a_failure() {
     assert!(engine.health().failure.is_some_and(|failure| failure.contains("announcements")));
     assert!(redis.command("ACL SETUSER default allchannels").contains("OK"));
     until(async || engine.health().failure.is_none()).await;
-}
-
-/// A hub that delivers nothing before it may, and the offsets that it has delivered.
-#[derive(Default)]
-struct Held {
-    may_deliver: OnceLock<()>,
-    delivered: Mutex<Vec<u64>>,
-}
-
-const MANY: Retention = Retention { size: 1_000, ..KEEP };
-
-impl Delivery for Held {
-    fn deliver_publication(
-        &self,
-        _: &str,
-        _: &str,
-        _: u64,
-        publication: &Arc<Publication>,
-    ) -> PendingDelivery {
-        // Otherwise a task that this worker was to run next waits, too.
-        block_in_place(|| self.may_deliver.wait());
-        self.delivered.lock().unwrap().push(publication.offset);
-        PendingDelivery::default()
-    }
-
-    fn deliver_membership(&self, _: &str, _: &Membership) {}
-
-    fn deliver_history_lost(&self, _: &str) {
-        panic!("the history is kept");
-    }
-
-    fn deliver_control(&self, _: &Control) {}
-
-    fn retention(&self, _: &str) -> Option<Retention> {
-        Some(MANY)
-    }
-
-    fn catch_up_len_max(&self, _: &str) -> usize {
-        usize::MAX
-    }
-}
-
-/// A node holds only a part of what arrives faster than it delivers. It reads the others, also when nothing comes after them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_arrives_faster_than_it_is_delivered_is_read_again() {
-    const COUNT: u64 = 300;
-    let Some(nats) = Nats::start() else { return };
-    let (one, two) = (nats_engine(nats.port).await, nats_engine(nats.port).await);
-    let _recorder = started(&one);
-    let held = Arc::<Held>::default();
-    let delivery: Arc<dyn Delivery> = held.clone();
-    two.start(Arc::downgrade(&delivery));
-    two.subscribe("a").await.unwrap();
-    let begin = two.recover("a", None, RecoveryMode::Stream, MANY, usize::MAX).await.unwrap().position.offset;
-    let data = "x".repeat(100_000);
-    for _ in 0..COUNT {
-        one.publish("a", publication(&*data), Some(MANY), "").await.unwrap();
-    }
-    held.may_deliver.set(()).unwrap();
-    until(async || held.delivered.lock().unwrap().len() as u64 >= COUNT).await;
-    assert_eq!(*held.delivered.lock().unwrap(), (begin + 1..=begin + COUNT).collect::<Vec<_>>());
-    assert!(two.health().dropped > 0);
-    assert_eq!(one.health().dropped, 0);
-}
-
-/// Whoever may publish there can write markers of deletion, which are no publications.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_history_of_markers_is_read_to_its_end() {
-    let Some(nats) = Nats::start() else { return };
-    let engine = nats_engine(nats.port).await;
-    let retention =
-        |size| Retention { size, ttl: Duration::from_secs(600), position_ttl: Duration::from_secs(600) };
-    let position = engine.publish("a", Publication::default(), Some(retention(10)), "").await.unwrap();
-    let raw = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
-    let stream = async_nats::jetstream::new(raw.clone()).get_stream("wl_n").await.unwrap();
-    let subject = stream.cached_info().config.subjects[0].replace('*', "YQ");
-    let mut headers = async_nats::HeaderMap::new();
-    headers.insert("KV-Operation", "DEL");
-    for _ in 0..8 {
-        raw.publish_with_headers(subject.clone(), headers.clone(), Bytes::new()).await.unwrap();
-    }
-    raw.flush().await.unwrap();
-    let recovering = engine.recover("a", Some(&position), RecoveryMode::Stream, retention(1), usize::MAX);
-    let recovery = tokio::time::timeout(Duration::from_secs(20), recovering).await.unwrap().unwrap();
-    assert_eq!((recovery.recovered, recovery.publications.len()), (true, 0));
 }
 
 /// Two nodes whose settings were changed ask for more, one of them a moment after the other.

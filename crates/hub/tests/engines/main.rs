@@ -5,7 +5,9 @@
 
 mod attacks;
 mod cluster;
+mod commands;
 mod failing;
+mod gaps;
 mod held;
 mod leases;
 #[path = "../nats/server.rs"]

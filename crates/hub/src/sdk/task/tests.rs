@@ -154,7 +154,7 @@ impl Source {
         }
         let made = self.0.lock().unwrap().remove(0);
         made.send(token.map(str::to_owned).map_err(str::to_owned)).unwrap();
-        let token = task.made.1.recv().await.unwrap();
+        let token = task.tokens.next().await.unwrap();
         let mut commands = VecDeque::new();
         task.handle_token(token, &mut commands);
         commands.into()
@@ -498,10 +498,10 @@ async fn a_source_that_panics_is_asked_again() {
         .token_source(|| -> std::future::Ready<_> { panic!("as the test wants it") });
     let _events = add(&mut task, options);
     assert!(commands_after(&mut task, Duration::ZERO).await.is_empty());
-    let token = task.made.1.recv().await.unwrap();
+    let token = task.tokens.next().await.unwrap();
     task.handle_token(token, &mut VecDeque::new());
     assert!(commands_after(&mut task, RENEWAL_DELAY).await.is_empty());
-    assert!(task.made.1.recv().await.unwrap().result.is_err());
+    assert!(task.tokens.next().await.unwrap().result.is_err());
 }
 
 async fn answer_rpcs(mut server: WebSocket) {
