@@ -423,8 +423,7 @@ impl Outbound {
     /// [`Misuse`] when the connection is not open, a message is being sent in fragments, or the queue is full; nothing was sent.
     #[inline]
     pub fn send_text(&mut self, text: &str) -> Result<(), Error> {
-        self.check_open()?;
-        Ok(self.sender.send_message(Kind::Text, text.as_bytes(), true)?)
+        self.send_message(Kind::Text, text.as_bytes())
     }
 
     /// Sends a binary message, compressed if that was negotiated and is worth it.
@@ -433,8 +432,18 @@ impl Outbound {
     /// As for [`send_text`](Self::send_text).
     #[inline]
     pub fn send_binary(&mut self, data: &[u8]) -> Result<(), Error> {
+        self.send_message(Kind::Binary, data)
+    }
+
+    /// As [`send_text`](Self::send_text) or [`send_binary`](Self::send_binary). `payload` must be UTF-8 if it is sent as text; this is not
+    /// checked.
+    ///
+    /// # Errors
+    /// As for [`send_text`](Self::send_text).
+    #[inline]
+    pub fn send_message(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
         self.check_open()?;
-        Ok(self.sender.send_message(Kind::Binary, data, true)?)
+        Ok(self.sender.send_message(kind, payload, true)?)
     }
 
     /// The fast path of the sends, for a driver that is sure to write the queue: appends a message to a batch of less than
@@ -645,6 +654,7 @@ impl Outbound {
     }
 
     /// Takes the buffer of the queue if it is much longer than the queued bytes.
+    #[inline]
     pub fn take_buffer(&mut self) -> Vec<u8> {
         self.sender.queue.take_buffer()
     }

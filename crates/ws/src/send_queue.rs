@@ -320,7 +320,12 @@ impl SendQueue {
     }
 
     /// Returns the buffer if its capacity is more than twice the queued bytes, which are copied into a buffer of their length.
+    #[inline]
     pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
+        if self.end == 0 { core::mem::take(&mut self.inline) } else { self.take_used_buffer() }
+    }
+
+    fn take_used_buffer(&mut self) -> Vec<u8> {
         let queued = &self.inline[self.sent..self.end];
         if self.inline.capacity() <= 2 * queued.len() {
             return Vec::new();

@@ -1,11 +1,11 @@
-//! The tokio crate over a transport in memory: batches of 64 messages that arrive in one read.
+//! The tokio crate over a transport in memory: batches of 64 messages that arrive in one read, and messages that are sent one by one.
 
 use crate::capped;
 use crate::websocket::{MESSAGES, ascii, masked_frames};
 use gungraun::{library_benchmark, library_benchmark_group};
 use std::hint::black_box;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::Runtime;
@@ -147,4 +147,41 @@ fn wake((runtime, mut future): Driven) -> Driven {
     (runtime, future)
 }
 
-library_benchmark_group!(name = socket_group, benchmarks = [echo, wake]);
+type Client = (Runtime, WebSocket, String);
+
+/// A client that sends messages of `len` bytes.
+fn client(len: usize) -> Client {
+    capped(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let guard = runtime.enter();
+        let peer = Peer { input: Vec::new(), at: 0, read_len: 0, is_read: true };
+        let config = WebSocketConfig::default();
+        let mut socket =
+            WebSocket::from_transport(peer, Role::Client, Negotiated::default(), None, config, &[]);
+        let text = ascii(len);
+        // The first message allocates the generator of the keys and the buffer of the thread.
+        send(&mut socket, &text);
+        drop(guard);
+        (runtime, socket, text)
+    })
+}
+
+/// Sends one message, which the transport accepts at once.
+fn send(socket: &mut WebSocket, text: &str) {
+    let sent = pin!(socket.send(text)).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(sent, Poll::Ready(Ok(()))));
+}
+
+#[library_benchmark]
+#[bench::masked_13(client(13))]
+#[bench::masked_1024(client(1024))]
+fn write((runtime, mut socket, text): Client) -> Client {
+    let guard = runtime.enter();
+    for _ in 0..MESSAGES {
+        send(&mut socket, black_box(&text));
+    }
+    drop(guard);
+    (runtime, socket, text)
+}
+
+library_benchmark_group!(name = socket_group, benchmarks = [echo, wake, write]);

@@ -231,6 +231,7 @@ impl Io {
             (Self::Tls(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
             (Self::Tunnel(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
             (Self::Tapped(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
+            (Self::Other(io), [one]) => Pin::new(io).poll_write(cx, one),
             (Self::Other(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
         }
     }

@@ -18,7 +18,7 @@
 //!
 //! `model` checks this under shuttle.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
@@ -65,8 +65,8 @@ thread_local! {
     static DRIVEN: Cell<usize> = const { Cell::new(0) };
 
     /// Memory for write batches. A connection borrows it from its first frame until all is written.
-    /// Boxes, because they are passed in registers.
-    static BUFFERS: RefCell<[Option<Box<[u8]>>; BUFFERS_MAX]> = const { RefCell::new([const { None }; BUFFERS_MAX]) };
+    /// Boxes, because they are passed in registers. The first is the one that was used last.
+    static BUFFERS: [Cell<Option<Box<[u8]>>>; BUFFERS_MAX] = const { [const { Cell::new(None) }; BUFFERS_MAX] };
 }
 
 #[cfg(test)]
@@ -106,23 +106,27 @@ pub(super) const COPIED_LEN_MAX: usize = 16 << 10;
 const BUFFERS_MAX: usize = 4;
 
 /// Memory for a batch, of this thread's pool or new.
+#[inline]
 pub(super) fn take_buffer() -> Box<[u8]> {
-    let take = |buffers: &RefCell<[Option<Box<[u8]>>; BUFFERS_MAX]>| {
-        buffers.borrow_mut().iter_mut().find_map(Option::take)
-    };
-    // There is none while the thread ends.
-    BUFFERS.try_with(take).ok().flatten().unwrap_or_else(|| vec![0; BUFFER_LEN].into())
+    // There is no pool while the thread ends.
+    let pooled = BUFFERS.try_with(|buffers| buffers.iter().find_map(Cell::take)).ok().flatten();
+    pooled.unwrap_or_else(|| vec![0; BUFFER_LEN].into())
 }
 
 /// Keeps memory for the next batch of any connection.
+#[inline]
 pub(super) fn put_buffer(mut buffer: Vec<u8>) {
     if buffer.capacity() != BUFFER_LEN {
         return;
     }
     buffer.resize(BUFFER_LEN, 0);
     let _ = BUFFERS.try_with(|buffers| {
-        if let Some(slot) = buffers.borrow_mut().iter_mut().find(|kept| kept.is_none()) {
-            *slot = Some(buffer.into_boxed_slice());
+        let mut kept = Some(buffer.into_boxed_slice());
+        for place in buffers {
+            kept = place.replace(kept);
+            if kept.is_none() {
+                return;
+            }
         }
     });
 }

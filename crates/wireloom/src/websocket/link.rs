@@ -74,6 +74,12 @@ impl Link {
         }
     }
 
+    /// Whether the transport has not ended in either direction.
+    #[inline]
+    pub(super) fn is_writable(&self) -> bool {
+        self.end.is_none()
+    }
+
     /// Whether neither half reads or writes any more.
     pub(super) fn is_closed(&self) -> bool {
         matches!(self.end.as_deref(), Some(LinkEnd::Closed(..)))
@@ -169,6 +175,9 @@ impl Link {
                 Poll::Ready(Ok(len)) => {
                     total += len;
                     session.core.transmitted_with(len, |payload| deferred.drop_later(payload));
+                    if !session.core.wants_write() {
+                        break self.poll_flush_io(task);
+                    }
                 }
                 Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
                 Poll::Pending => break Poll::Pending,
@@ -177,6 +186,23 @@ impl Link {
         // The transport is full, or the queue is empty: the connection holds no more than the queue.
         flush::put_buffer(session.core.take_buffer());
         (total, written)
+    }
+
+    /// Writes the first slice of the queue, without waiting. Returns the number of bytes that the transport has accepted, and whether
+    /// nothing is queued or buffered any more.
+    #[inline]
+    pub(super) fn try_write_queue(&mut self, session: &mut Session) -> io::Result<(usize, bool)> {
+        let mut slices: [&[u8]; 1] = [&[]];
+        session.core.poll_transmit(&mut slices);
+        let len = self.io.try_write(&slices.map(IoSlice::new)).and_then(not_zero)?;
+        session.core.transmitted(len);
+        if session.core.wants_write() {
+            return Ok((len, false));
+        }
+        flush::put_buffer(session.core.take_buffer());
+        let is_flushed = !self.io.buffers_writes()
+            || matches!(self.io.poll_flush(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
+        Ok((len, is_flushed))
     }
 
     /// Writes the first slices of the queue; ready with 0 only if it is empty.

@@ -1,6 +1,7 @@
 //! The half that sends: queueing, batching, back-pressure.
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,11 +11,12 @@ use wireloom_ws::{CloseCode, End, Misuse};
 
 use super::clock;
 use super::config::SlowPeer;
-use super::flush::{BATCH_LEN_MAX, COPIED_LEN_MAX};
+use super::flush::{self, BATCH_LEN_MAX, COPIED_LEN_MAX, Flush};
 use super::link::Traffic;
 use super::message::Payload;
 use super::observer::ObserverEvent;
 use super::receiver::receive_in_task;
+use super::session::SHARED_LEN_MIN;
 use super::state::{Shared, State};
 use super::waiters::Waiter;
 use crate::error::WebSocketError;
@@ -109,6 +111,11 @@ impl Sender {
     fn send_now(&self, message: &Payload<'_>) -> Result<Sent, Box<WebSocketError>> {
         let mut state = self.shared.lock();
         let state = &mut *state;
+        if !self.shared.has_more_buffered()
+            && let Some(sent) = send_at_once(state, message)
+        {
+            return sent;
+        }
         let Poll::Ready(queued) = queue(state, Outgoing::Message(message)) else { return Ok(Sent::Full) };
         queued?;
         Ok(self.write_batch(state)?)
@@ -534,6 +541,32 @@ fn put_message(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_
             state.send_borrowed(kind, payload)
         }
     }
+}
+
+/// Sends a message in a write of its own, as [`queue`] and [`flush_now`] would, if nothing else has to be done for it. `None` if more has;
+/// then nothing has happened.
+#[inline]
+fn send_at_once(state: &mut State, message: &Payload<'_>) -> Option<Result<Sent, Box<WebSocketError>>> {
+    let (kind, payload) = message.parts();
+    if payload.len() >= SHARED_LEN_MIN || !state.is_at_rest() {
+        return None;
+    }
+    state.session.core.give_buffer(flush::take_buffer);
+    if let Err(error) = state.session.core.send_message(kind, payload) {
+        return Some(Err(Box::new(error.into())));
+    }
+    match state.link.try_write_queue(&mut state.session) {
+        Ok((len, is_all)) => {
+            state.count_written(len);
+            if is_all {
+                return Some(Ok(Sent::Done));
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+        Err(error) => return Some(Err(Box::new(state.fail_write(&error)))),
+    }
+    state.flush = Flush::Unflushed;
+    Some(flush_now(state).map_err(Box::new))
 }
 
 /// Writes the queue without waiting.

@@ -17,7 +17,7 @@ use crate::memory::{Account, Category, FREE_LEN, Reservation};
 use crate::scheduler::TURN;
 
 /// From this length on, in bytes, the core sends `Bytes` by reference, where it can.
-const SHARED_LEN_MIN: usize = 4 << 10;
+pub(super) const SHARED_LEN_MIN: usize = 4 << 10;
 
 /// What compressing a byte costs, in bytes that are copied or inflated: 8 ms for a MiB.
 const COMPRESSION_COST: usize = 8;

@@ -502,6 +502,16 @@ impl State {
         Poll::Ready(())
     }
 
+    /// Whether nothing is queued or buffered, and a message needs nothing but to be written: none is compressed, observed or slow.
+    #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        matches!(self.flush, Flush::Flushed)
+            && !self.session.core.wants_write()
+            && !self.session.core.is_compressed()
+            && !self.session.is_observed()
+            && self.link.is_writable()
+    }
+
     /// Writes the queue. While the transport is full, a flusher waits for it, and so does `task` if there is one.
     pub(super) fn poll_flush(
         &mut self,
@@ -539,7 +549,7 @@ impl State {
     }
 
     /// The transport has accepted `len` bytes.
-    fn count_written(&mut self, len: usize) {
+    pub(super) fn count_written(&mut self, len: usize) {
         if len == 0 {
             return;
         }
@@ -710,7 +720,7 @@ impl State {
     }
 
     /// Nothing can be written any more. Bytes that the peer has sent are still read: its Close frame may be among them.
-    fn fail_write(&mut self, error: &io::Error) -> WebSocketError {
+    pub(super) fn fail_write(&mut self, error: &io::Error) -> WebSocketError {
         let error = self.link.fail_write(error);
         self.drop_queue();
         self.wake();

@@ -252,6 +252,30 @@ async fn a_task_that_flushes_ends_when_another_has_taken_its_place() {
     assert_eq!(metrics.num_alive_tasks(), 0);
 }
 
+// Two of them: the second one is behind the rest of the first.
+#[tokio::test]
+async fn messages_leave_as_a_whole_however_little_is_accepted_at_first() {
+    let frames = b"\x81\x05first\x81\x06second";
+    for room in 0..=frames.len() {
+        for buffer_len in [0, 1, 7, 100] {
+            let transport = Scripted::default();
+            transport.0.lock().unwrap().buffer_len = buffer_len;
+            transport.make_room(room);
+            let mut socket = open(transport.clone());
+            for message in ["first", "second"] {
+                let _ = poll_once(socket.send(message)).await;
+            }
+            assert_eq!(transport.written(), frames[..room]);
+            settle().await;
+            assert!(room == frames.len() || transport.is_full_and_waited_for(), "{room} {buffer_len}");
+            transport.make_room(frames.len() - room);
+            settle().await;
+            assert_eq!(transport.written(), frames, "{room} {buffer_len}");
+            assert_eq!(socket.traffic().bytes_sent, frames.len() as u64);
+        }
+    }
+}
+
 // As TLS accepts, of which a part has left.
 #[tokio::test]
 async fn bytes_that_the_transport_has_buffered_leave_whatever_the_task_awaits_next() {
