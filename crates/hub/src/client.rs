@@ -509,6 +509,11 @@ impl Client {
         matches!(lock(&self.subscriptions).get(channel), Some(Subscription::Active(_)))
     }
 
+    /// Whether it is subscribed and the server has not made the subscription, which only the server can renew.
+    pub(crate) fn has_made_subscription(&self, channel: &str) -> bool {
+        matches!(lock(&self.subscriptions).get(channel), Some(Subscription::Active(active)) if !active.server_side)
+    }
+
     /// Sends the answer to a command, or a part of it; on bare connections it does nothing.
     pub(crate) fn send(&self, reply: &Reply) {
         if let Some(message) = self.encode(reply) {

@@ -288,6 +288,10 @@ impl Events {
             }
             if !batch.is_empty() {
                 if self.move_ends(batch, &mut lost).await.is_err() {
+                    // What is not stored without a hub is reported by another node, or with the next start.
+                    if host.strong_count() == 0 {
+                        return;
+                    }
                     sleep(RETRY_MIN).await;
                 }
             } else if host.strong_count() == 0 {

@@ -172,7 +172,7 @@ pub(crate) fn check(
             }
         }
         Operation::Renew { token } => {
-            if !client.is_subscribed(channel) {
+            if !client.has_made_subscription(channel) {
                 return Err(ErrorCode::PermissionDenied);
             }
             by_token(settings, clock, client, channel, token)

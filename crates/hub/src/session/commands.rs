@@ -21,7 +21,7 @@ use crate::protocol::{
     PublishRequest, PublishResult, RefreshResult, Reply, RpcRequest, RpcResult, SubRefreshRequest,
     SubRefreshResult, UnsubscribeResult,
 };
-use crate::rights::{self, Decision, Grant, Operation, Requester, WithoutCallback};
+use crate::rights::{self, Decision, Operation, Requester, WithoutCallback};
 use crate::shards::lock;
 
 /// The maximum number of publications that one history command returns.
@@ -296,7 +296,8 @@ impl Session {
         let check = || self.check(&request.channel, operation);
         let grant = match settings.verifier.in_turn_of_subscribe(&request.token, check).await? {
             Decision::Allowed(grant) => grant,
-            Decision::Application(_) => Grant::default(),
+            // A token is what renews it.
+            Decision::Application(_) => return Err(ErrorCode::PermissionDenied),
         };
         if self.client.renew_subscription(&request.channel, grant.expires_at, grant.info) {
             list_again(&self.node, &self.client, vec![request.channel.as_str().into()]).await;

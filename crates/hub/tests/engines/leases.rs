@@ -179,6 +179,30 @@ async fn a_lease_that_is_made_again_has_no_number() {
     assert!(renew(&one, "one").await.0 > 10);
 }
 
+/// A node that was suspended for long does not know yet that others have taken its lease, and do not look for it any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_opened_under_a_lease_that_was_taken() {
+    let (Some(nats), Some(redis)) = (Nats::start(), Redis::start()) else { return };
+    let (one, two) = (nats_engine(nats.port).await, nats_engine(nats.port).await);
+    let three = RedisEngine::connect(&redis.url()).await.unwrap();
+    let four = RedisEngine::connect(&redis.url()).await.unwrap();
+    for (own, other) in [(&one as &dyn Engine, &two as &dyn Engine), (&three, &four)] {
+        renew(own, "one").await;
+        let (own_queue, other_queue) = (own.events().unwrap(), other.events().unwrap());
+        own_queue.open("one", "a", b"{}").await.unwrap();
+        other_queue.lose("one").await.unwrap();
+        for (key, event) in other_queue.open_on("one", 10).await.unwrap() {
+            other_queue.end("one", &key, &event).await.unwrap();
+        }
+        other_queue.forget("one").await.unwrap();
+        let opened = own_queue.open("one", "b", b"{}").await;
+        let (_, others) = renew(other, "two").await;
+        let is_known = others.unwrap().iter().any(|(name, _)| name == "one");
+        assert!(opened.is_err() || is_known, "{}", own.name());
+        assert_eq!(opened.is_ok(), !other_queue.open_on("one", 10).await.unwrap().is_empty());
+    }
+}
+
 /// A node that was taken for lost goes on under another name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_begun_once_under_each_name() {

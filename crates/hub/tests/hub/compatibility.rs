@@ -273,6 +273,18 @@ async fn channels_that_name_users_are_for_them() {
 }
 
 #[tokio::test]
+async fn a_client_does_not_renew_what_the_server_has_made() {
+    let served = serve().await;
+    let (mut client, _) = as_user(&served, &json!({ "sub": "7", "channels": ["chat:x"] })).await;
+    let of_channel = |channel: &str| token(&json!({ "sub": "7", "channel": channel }));
+    client.call("subscribe", json!({ "channel": "chat:y", "token": of_channel("chat:y") })).await;
+    client.call("sub_refresh", json!({ "channel": "chat:y", "token": of_channel("chat:y") })).await;
+    let reply =
+        client.reply("sub_refresh", json!({ "channel": "chat:x", "token": of_channel("chat:x") })).await;
+    assert_eq!(reply["error"]["code"], 103, "{reply}");
+}
+
+#[tokio::test]
 async fn errors_have_the_codes_of_the_protocol() {
     let served = serve().await;
     let mut client = served.connect().await;

@@ -409,9 +409,8 @@ pub(super) fn log_of(position: Position, rows: Rows, now: Duration, unreadable: 
         kept.clear();
     }
     *unreadable += rows_len - kept.len();
-    let mut log = Log::restore(position, kept, now);
-    log.drop_before(log.first_unexpired(now));
-    log
+    // What has expired is dropped with the next maintenance, from the file too.
+    Log::restore(position, kept, now)
 }
 
 /// Reads everything. Tables that are missing are created.

@@ -624,6 +624,29 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn what_expired_between_two_runs_leaves_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let short = Retention { ttl: Duration::from_millis(1), ..KEEP };
+        let rows = || {
+            let database = file::open(&directory.path().join(FILE)).unwrap();
+            let content = database.call(|database| file::load(database, Duration::ZERO)).unwrap();
+            content.logs.into_iter().find(|(channel, _)| channel == "a").map(|(_, log)| log.first())
+        };
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+        engine.publish("a", Publication::default(), Some(short), "").await.unwrap();
+        drop(engine);
+        assert_eq!(rows(), Some(1));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+        assert_eq!(read(&engine, "a").await.0, []);
+        engine.maintain().await;
+        // The writer does one after the other.
+        publish(&engine, "b", "1").await;
+        drop(engine);
+        assert_eq!(rows(), Some(2));
+    }
+
     /// A day after a restart, all histories that were not used since are due in the same second.
     #[tokio::test]
     async fn many_drops_hold_up_no_publication() {

@@ -254,6 +254,18 @@ fn row(key: &str, value: &[u8]) -> Bytes {
     [key.as_bytes(), b"\n", value].concat().into()
 }
 
+/// Whether another node has taken the lease of this one.
+async fn is_taken(leases: &kv::Store, node: &str) -> Result<bool, EngineError> {
+    let lease = leases.get(node).await.map_err(unavailable)?;
+    Ok(lease.is_some_and(|lease| lease.ends_with(LOST)))
+}
+
+/// Removes a row of a bucket. The bucket's own purge would leave a marker for each key, for ever.
+async fn purge(bucket: &kv::Store, key: &str) -> Result<(), EngineError> {
+    let subject = format!("$KV.{}.{key}", bucket.name);
+    bucket.stream.purge().filter(subject).await.map_err(unavailable).map(drop)
+}
+
 fn open_key(node: &str, key: &str) -> String {
     format!("{node}.{}", encoded(key))
 }
@@ -264,7 +276,14 @@ impl EventQueue for NatsEngine {
             let parts = self.parts().await?;
             let Parts { open, leases, .. } = &*parts;
             self.begin_lease(leases, node).await?;
-            open.put(open_key(node, key), row(key, event)).await.map_err(unavailable).map(drop)
+            let own = open_key(node, key);
+            open.put(&*own, row(key, event)).await.map_err(unavailable)?;
+            // Others look no more for what is open on a node whose lease was taken.
+            if is_taken(leases, node).await? {
+                purge(open, &own).await?;
+                return Err(unavailable("the lease of the node was taken"));
+            }
+            Ok(())
         })
     }
 
@@ -273,18 +292,14 @@ impl EventQueue for NatsEngine {
             let parts = self.parts().await?;
             let Parts { open, leases, .. } = &*parts;
             let own = open_key(node, key);
-            let lease = leases.get(node).await.map_err(unavailable)?;
-            let is_lost = lease.is_some_and(|lease| lease.ends_with(LOST));
-            if is_lost && open.get(&*own).await.map_err(unavailable)?.is_none() {
+            if is_taken(leases, node).await? && open.get(&*own).await.map_err(unavailable)?.is_none() {
                 return Ok(());
             }
             let message = PublishMessage::build().payload(event.to_vec().into()).message_id(&own);
             let sent = self.nats.jetstream.send_publish(self.nats.names.events(), message).await;
             let sent = sent.map_err(unavailable)?;
             sent.await.map_err(unavailable)?;
-            // The bucket's own purge would leave a marker for each key, for ever.
-            let subject = format!("$KV.{}.{own}", open.name);
-            open.stream.purge().filter(subject).await.map_err(unavailable).map(drop)
+            purge(open, &own).await
         })
     }
 
