@@ -9,7 +9,7 @@ use crate::api::Sender;
 use crate::hub::Hub;
 use crate::logins::{Login, SESSION_TTL};
 
-/// The cookie of a session. Cookies do not tell ports apart: its path keeps it from the other servers of a host.
+/// The cookie of a session. Cookies are shared by all ports of a host: its path keeps it from the other servers.
 const COOKIE: &str = "wireloom_admin";
 
 /// Room for a key of any reasonable length.
@@ -31,12 +31,12 @@ impl Hub {
     /// | `POST /admin/logout` | ends the session |
     /// | `POST /admin/api/METHOD` | the server API, for a session |
     ///
-    /// `pages` are the origins whose pages may send these requests. It should allow the origin of the page alone, by names that nobody
-    /// else can let resolve to this server: [`OriginPolicy::with_same_origin`]. A session ends early when the key changes.
+    /// `pages` are the origins whose pages may send these requests. It should allow only the origin of the page, by names that no third
+    /// party can make resolve to this server: [`OriginPolicy::with_same_origin`]. A session ends early when the key changes.
     pub async fn answer_admin(&self, request: &mut Request, pages: &OriginPolicy) -> Option<Response> {
         let path = request.path().strip_prefix("/admin/")?.to_owned();
         let answer = self.answer_admin_path(&path, request, pages).await;
-        // What a session sees is for nobody else.
+        // Answers to a session are private: no cache may store them.
         Some(answer.with_header("Cache-Control", "no-store").into_response())
     }
 
@@ -61,8 +61,8 @@ impl Hub {
                 .with_header("Allow", "POST")
                 .into_response();
         }
-        // Browsers send an Origin with every POST. The cookie alone is no proof: SameSite does not tell ports apart, nor http from https
-        // in every browser.
+        // Browsers send an Origin with every POST. The cookie alone is no proof: SameSite ignores ports, and in some browsers also the
+        // difference between http and https.
         let Some(origin) = origin.filter(|origin| pages.allows_page(Some(origin), host)) else {
             return Response::text(403, "this origin is not allowed\n");
         };

@@ -320,7 +320,7 @@ impl Hub {
         }
     }
 
-    /// Notes what the engine failed to do for the server API.
+    /// Counts a failure of the engine in the server API.
     fn failed(&self, method: &str, channel: &str, error: &EngineError) -> Failure {
         Failure::Refused(match error {
             EngineError::ChannelLimit | EngineError::TooLong => ErrorCode::LimitExceeded,
@@ -463,7 +463,7 @@ pub(crate) enum Failure {
 struct Room {
     /// Of each history.
     history_len_max: usize,
-    /// What is left for lists. Locked while one is made: those of a parallel batch would take the memory of all together.
+    /// The bytes left for lists. Locked while a list is made, so that a parallel batch does not build all of its lists at once.
     lists_len: Mutex<usize>,
 }
 

@@ -62,7 +62,7 @@ pub(crate) enum TokenError {
     Unavailable,
 }
 
-/// What is wrong with an invalid token: for the operator, not for the client.
+/// The flaw of an invalid token: logged for the operator, never sent to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     Missing,
@@ -229,7 +229,7 @@ impl ConnectClaims {
         payload(self.info.as_deref(), self.b64info.as_deref())
     }
 
-    /// What it attaches to the connection.
+    /// The `meta` claim, which is attached to the connection.
     pub(crate) fn meta(&self) -> Result<Option<Meta>, TokenError> {
         Meta::new(self.meta.as_deref()).map_err(|_| Flaw::LongMeta.into())
     }
@@ -279,7 +279,7 @@ const RSA_DER_LEN_MIN: usize = 268;
 fn ec_algorithm(pem: &str) -> Option<Algorithm> {
     const P256: [u8; 10] = [0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
     const P384: [u8; 7] = [0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22];
-    // Text may stand around it, as openssl writes it.
+    // Text may surround the PEM block, as in the output of openssl.
     let lines = pem.lines().map(str::trim).skip_while(|line| !line.starts_with("-----BEGIN")).skip(1);
     let der =
         STANDARD.decode(lines.take_while(|line| !line.starts_with("-----")).collect::<String>()).ok()?;
@@ -291,7 +291,7 @@ fn ec_algorithm(pem: &str) -> Option<Algorithm> {
     }
 }
 
-/// What it costs to verify a signature.
+/// The cost of verifying a signature, in units of a task's budget.
 fn cost_of(algorithm: Algorithm) -> usize {
     match algorithm {
         Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512 => budget::COMMAND,
@@ -913,7 +913,7 @@ mod tests {
             let expected = "token.ecdsa_public_key: the curve must be P-256 or P-384";
             assert_eq!(refusal(config).as_deref(), Some(expected));
         }
-        // What openssl prints before a key is no part of it.
+        // Text before the PEM block, as openssl prints it, is ignored.
         let text = format!("Public-Key: (256 bit)\npub:\n{}", include_str!("../tests/keys/ecdsa.pub.pem"));
         let config = TokenConfig { ecdsa_public_key: Some(text), ..TokenConfig::default() };
         assert_eq!(refusal(config), None);

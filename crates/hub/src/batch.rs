@@ -18,13 +18,13 @@ const TASK_LEN: usize = 128;
 const FANOUT_LEN: usize = 64;
 
 thread_local! {
-    /// What was published by this thread, and no task has begun to write.
+    /// Work of this thread's publications that no task has taken yet.
     static DUE: Arc<Mutex<Due>> = Arc::default();
 }
 
 #[derive(Default)]
 struct Due {
-    /// That of the task which writes.
+    /// The runtime of the task that takes the work.
     runtime: Option<Id>,
     work: Work,
 }
@@ -35,8 +35,8 @@ struct Work {
     unwritten: Unwritten,
 }
 
-/// The burst of a channel that is to be forwarded. Where its task does not run, because its runtime has ended, dropping it does: nobody
-/// else would, and the next publications would join it.
+/// The burst of a channel that is to be forwarded. `Drop` forwards it if its task never ran because the runtime has ended: otherwise later
+/// publications would join a burst that is never forwarded.
 struct DueBurst(Option<(Weak<dyn FanOut>, Arc<str>)>);
 
 impl DueBurst {
@@ -69,7 +69,7 @@ pub(crate) fn fan_out_later(node: Weak<dyn FanOut>, channel: Arc<str>, runtime: 
 #[must_use = "their messages are queued until a batch writes them"]
 pub(crate) struct Unwritten {
     clients: Vec<Arc<Client>>,
-    /// What collecting them has cost, in units of a task's budget.
+    /// The cost of collecting them, in units of a task's budget.
     cost: usize,
     /// Those of the bursts, until all has been written.
     loads: Vec<Arc<Load>>,
@@ -173,7 +173,8 @@ impl Work {
     }
 }
 
-/// What a task does. If it is dropped before it has run, with its runtime, so is what the list has: the next one begins anew.
+/// The work of a scheduled task. If the runtime drops the task before it runs, `Drop` takes the work, and the next publication schedules
+/// another task.
 struct Task(Option<Arc<Mutex<Due>>>);
 
 impl Task {

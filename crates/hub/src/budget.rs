@@ -13,7 +13,7 @@ use crate::protocol::Publication;
 /// The units of a turn.
 pub(crate) const TURN: usize = 128;
 
-/// What a command costs at least.
+/// The minimum cost of a command.
 pub(crate) const COMMAND: usize = 1;
 
 /// The least cost of a command that reads from a channel, or subscribes to it.
@@ -28,7 +28,7 @@ pub(crate) const BYTES_PER_UNIT: usize = 8 << 10;
 /// The number of bytes that cost one unit where a delta is searched for.
 pub(crate) const DELTA_BYTES_PER_UNIT: usize = 1 << 10;
 
-/// What the end of a subscription costs.
+/// The cost of the end of a subscription.
 pub(crate) const LEAVE: usize = 16;
 
 /// The number of subscribers to whom a join or a leave is sent for one unit: most are written to by a system call of their own.

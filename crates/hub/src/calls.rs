@@ -140,7 +140,7 @@ impl Message {
 /// [`ANSWER_TIMEOUT`]. In JSON they are a third longer, and all of them fit into what Redis keeps for a node that is busy.
 const CLIENT_CALLS_LEN_MAX: u32 = 8 << 20;
 
-/// What a call takes besides its commands, in bytes.
+/// The memory of a call besides its commands, in bytes.
 const CALL_LEN: usize = 4 << 10;
 
 /// The calls that wait for their answers.
@@ -158,7 +158,7 @@ impl Default for Calls {
     }
 }
 
-/// What a call waits for, and what has arrived of it.
+/// A call without a complete answer, and the parts that have arrived.
 #[derive(Debug)]
 struct Pending {
     answer: oneshot::Sender<Answer>,
@@ -189,7 +189,7 @@ impl Calls {
         Waiting { calls: self, id, answer }
     }
 
-    /// Hands over an answer, once its last part is here. One that nobody waits for is dropped.
+    /// Hands over an answer once its last part has arrived. An answer to an unknown call is dropped.
     pub(crate) fn answer(&self, id: u64, part: usize, is_last: bool, answer: Answer) {
         let mut waiting = lock(&self.waiting);
         let Some(pending) = waiting.get_mut(&id) else { return };

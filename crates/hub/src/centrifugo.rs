@@ -200,7 +200,7 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
     }
     let mut endpoints = Endpoints::take(&mut root, &mut unknown);
     convert_methods(&mut root, &mut file, &mut endpoints, &mut unknown);
-    // What is missing may be in the environment. Nobody comes in by what would stand in its place.
+    // A missing URL or key may be in the environment. Without it, the options that would admit clients in its place are removed.
     if has_connect && !file.section("proxy.connect").has("url") {
         unknown.push("client.proxy.connect.enabled".to_owned());
         unknown.extend(file.section("client").remove("anonymous"));
@@ -311,7 +311,7 @@ impl Endpoints {
         found
     }
 
-    /// What a namespace is to have for an endpoint with this name; `None` if there is none.
+    /// The value of a namespace's option for the endpoint with this name; `None` if there is no such endpoint.
     fn choose(&mut self, name: Option<&Value>) -> Option<Value> {
         let name = match name {
             Some(name) if !is_empty(name) && name != DEFAULT => name.as_str()?,
@@ -468,7 +468,7 @@ struct Section {
     is_kept: bool,
 }
 
-/// What a section is for.
+/// The kind of a section.
 #[derive(PartialEq, Eq)]
 enum Place {
     /// It has this name.
@@ -501,7 +501,7 @@ impl File {
 
     /// Removes settings that have no effect without others, which are missing, until there are none, and lists where they were.
     fn remove_unmet(&mut self, unknown: &mut Vec<String>) {
-        // A value of a wrong type is for whoever reads the file.
+        // A value of a wrong type is left for the reader of the file.
         while let Ok(config) = toml::from_str::<HubConfig>(&self.rendered()) {
             let count = unknown.len();
             for Unmet { namespace, setting, .. } in needs::unmet(&config) {

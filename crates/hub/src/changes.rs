@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use crate::client::{Active, Client};
 use crate::protocol::ClientInfo;
 
-/// What is still to be done. One task does it for each connection and channel.
+/// Pending changes. One task per connection and channel makes them.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     waiting: HashMap<Key, Waiting>,
@@ -37,9 +37,9 @@ pub(crate) enum Change {
     Subscribe,
     /// The announcement of a client that has subscribed.
     Join(ClientInfo),
-    /// What follows the end of a subscription.
+    /// The work after the end of a subscription, such as its leave.
     Leave(Active),
-    /// Somebody waits for the changes before this one, and pays for them.
+    /// Completes the wait for the changes before this one; the waiter is charged for their cost.
     Made(Option<oneshot::Sender<usize>>),
 }
 

@@ -50,9 +50,9 @@ struct Channel {
     epoch: Option<Epoch>,
     /// The last publication with an offset, kept while a subscriber has deltas; boxed, because few channels have it.
     latest: Option<Box<Latest>>,
-    /// What is to be forwarded; boxed, because few channels have it.
+    /// Publications to forward; boxed, because few channels have them.
     burst: Option<Box<Burst>>,
-    /// What is to follow; boxed, because few channels have it.
+    /// Publications that the engine is expected to deliver; boxed, because few channels have them.
     expected: Option<Box<Expected>>,
     /// The number of subscribers, at the last burst, for which each publication is filtered or compared.
     costly: usize,
@@ -231,9 +231,9 @@ impl Channels {
         lock(&self.left)
     }
 
-    /// Counts a channel that `publisher` publishes into until this time. If it does not count, or its owner has not subscribed, it will count
-    /// to the first of these that `admits`: some of the subscribers, and the publisher. If there is none, it counts as before. `admits` is
-    /// told whether the channel has subscribers. Returns whether it counts.
+    /// Counts a channel that `publisher` publishes into until this time. If it does not count, or its owner has not subscribed, it will
+    /// count to the first of these that `admits`: some of the subscribers, and the publisher. If there is none, it counts as before. The
+    /// argument of `admits` is whether the channel has subscribers. Returns whether it counts.
     pub(crate) fn count_until(
         &self,
         channel: &str,
@@ -704,7 +704,7 @@ mod tests {
         assert_eq!(start("b", &waiting, keys[1]), Started::Gap);
         assert_eq!(start("a", &waiting, keys[0]), Started::Following);
         assert_eq!(start("c", &other, others), Started::Following);
-        // What no longer waits leaves its room, whether it was sent, removed or lost.
+        // A publication frees its room when it is sent, removed or lost.
         channels.remove("d", add("d", &waiting));
         add("e", &waiting);
         channels.lose_history("e");
@@ -737,7 +737,7 @@ mod tests {
 
     #[test]
     fn subscribers_of_a_history_share_its_epoch() {
-        // What each subscriber of a channel holds there.
+        // Memory of each subscriber of a channel.
         assert_eq!(size_of::<Subscriber>(), 48);
         let channels = Channels::new();
         let start = |epoch: &str| {

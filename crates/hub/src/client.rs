@@ -187,7 +187,7 @@ enum Listing {
     Done,
     /// A task lists it.
     InProgress,
-    /// What others see has changed since a task began, or none has begun.
+    /// The listed information has changed since the task began, or no task has begun.
     Due,
 }
 
@@ -363,7 +363,7 @@ impl Client {
         true
     }
 
-    /// What the backend has attached to the connection.
+    /// The JSON value that the backend has attached to the connection.
     pub(crate) fn meta(&self) -> Option<Meta> {
         lock(&self.known()?.attached).meta.clone()
     }

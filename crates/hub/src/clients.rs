@@ -162,7 +162,7 @@ impl Clients {
         self.opened.insert(client.id, opened);
     }
 
-    /// What the ends of connections are reported for, by connection.
+    /// The records of connections whose ends are reported, by connection.
     pub(crate) fn opened(&self) -> &HashMap<Uuid, Opened> {
         &self.opened
     }

@@ -15,7 +15,7 @@ pub(crate) struct Clock {
     started_at: Duration,
     /// For how long the machine had been suspended since it was started.
     suspended_before: Duration,
-    /// The suspensions since then, in nanoseconds: the runtime's clock stands still in them.
+    /// The suspensions since then, in nanoseconds: the runtime's clock does not advance in them.
     missed: Arc<AtomicU64>,
 }
 

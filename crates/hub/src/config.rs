@@ -64,7 +64,7 @@ pub struct HubConfig {
     pub events: EventsConfig,
     /// The memory of histories.
     pub history: HistoryConfig,
-    /// What nodes share.
+    /// Settings of the engine.
     pub engine: EngineConfig,
     /// The default namespace.
     pub channel: ChannelOptions,
@@ -364,7 +364,7 @@ impl Default for HistoryConfig {
     }
 }
 
-/// What nodes share over NATS or Redis; takes effect when the engine is made.
+/// Settings of the engine that nodes share, NATS or Redis; they take effect when the engine is made.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineConfig {
@@ -396,7 +396,7 @@ pub enum Access {
     Anyone,
 }
 
-/// What a client that reconnects receives.
+/// The publications that a client receives when it recovers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecoveryMode {
@@ -423,7 +423,7 @@ pub struct ChannelOptions {
     pub history_meta_ttl: Duration,
     /// Clients can recover missed publications, even if they did not ask for that when they subscribed.
     pub force_recovery: bool,
-    /// What clients that recover receive.
+    /// The publications that clients receive when they recover.
     pub recovery_mode: RecoveryMode,
     /// The kinds of deltas that clients may ask for. This needs a history, because a delta is relative to the previous
     /// publication.
@@ -586,7 +586,7 @@ impl HubConfig {
             ]
         });
         for (section, name, secret) in secrets.chain([("api", "key", &config.api.key)]) {
-            // Those of the guides, which everybody knows.
+            // The secrets of the guides are public.
             if secret.as_ref().is_some_and(|secret| secret.to_ascii_lowercase().contains("change me")) {
                 return Err(ConfigError(format!(
                     "{section}.{name} is the one of an example: choose your own"

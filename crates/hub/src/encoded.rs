@@ -34,7 +34,7 @@ pub(crate) struct Encoded<'a> {
     plain: Shared,
     whole: Shared,
     delta: Shared,
-    /// The encodings in which somebody receives the delta.
+    /// The encodings in which at least one subscriber receives the delta.
     pub(crate) delta_encodings: Vec<Encoding>,
     bare: Option<PreparedMessage>,
 }
@@ -52,7 +52,7 @@ impl<'a> Encoded<'a> {
         Self { channel, publication, base, plain, whole, delta, delta_encodings, bare: None }
     }
 
-    /// What its forms have cost so far, in units of a task's budget.
+    /// The cost of the forms encoded so far, in units of a task's budget.
     pub(crate) fn cost(&self) -> usize {
         let forms = self.plain.len() + self.whole.len() + usize::from(self.bare.is_some());
         let len = self.publication.data.len();

@@ -62,9 +62,9 @@ pub(crate) struct Endpoint {
     warnings: WarningLimit,
 }
 
-/// What is known of an endpoint.
+/// The protocol of an endpoint, and its HTTP/2 connection.
 enum Kept {
-    /// Nothing: the next call finds out.
+    /// Unknown: the next call negotiates it.
     Nothing,
     /// It speaks HTTP/1.1.
     Http1,
@@ -82,7 +82,7 @@ struct Link {
 /// The connection of HTTP/2 that a call is made over, and the number of its answers before.
 type Used = Option<(Link, u64)>;
 
-/// What an endpoint is called for.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallKind {
     Connect,
@@ -111,7 +111,7 @@ impl CallKind {
     /// Whether a call is repeated whose connection ends before the first byte of the answer.
     fn is_repeated(self) -> bool {
         match self {
-            // Whoever receives an event twice knows it by its id.
+            // The backend recognizes a repeated event by its id.
             Self::Connect | Self::Refresh | Self::Subscribe | Self::SubRefresh | Self::Events => true,
             // It may change something, and may have been carried out.
             Self::Publish | Self::Rpc => false,
@@ -129,8 +129,8 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint of a configuration; `None` without a URL. It makes its connections anew: certificates are read again, and what the
-    /// endpoint speaks is found out again. Unless something differs, calls in progress of the one that is known count.
+    /// The endpoint of a configuration; `None` without a URL. It makes new connections: certificates are read and the protocol is
+    /// negotiated again. If the configuration is that of `known`, the calls in progress there count here too.
     pub(crate) fn renewed(config: &ProxyConfig, known: Option<&Arc<Self>>) -> Option<Arc<Self>> {
         let known = known.filter(|known| known.config == *config);
         Self::new(config, known.map(|known| known.turns.clone()).unwrap_or_default()).map(Arc::new)
@@ -139,7 +139,7 @@ impl Endpoint {
     fn new(config: &ProxyConfig, turns: Turns) -> Option<Self> {
         let url = config.url.clone()?;
         let kept = if url.starts_with("https://") { Kept::Nothing } else { Kept::Http1 };
-        // Redirects are not followed, so that a backend cannot send what clients said elsewhere.
+        // Redirects are not followed, so that a backend cannot forward clients' data to another host.
         let connector = Connector::new().connect_timeout(config.timeout);
         Some(Self {
             url,
@@ -209,7 +209,7 @@ impl Endpoint {
         body: Bytes,
     ) -> Result<Bytes, String> {
         let _turn = self.turns.acquire(user).await;
-        // No header of a client stands beside one of the configuration.
+        // A configured header replaces the client's header of that name.
         let is_own = |name: &str| self.config.headers.keys().any(|own| own.eq_ignore_ascii_case(name));
         // The context of the call's span replaces that of the client, which the span continues.
         let is_replaced = |name: &str| is_own(name) || !context.is_empty() && is_context(name);
@@ -327,7 +327,7 @@ mod tests {
         assert!(renewed.turns.are_those_of(&known.turns));
     }
 
-    /// What a backend does with a call over HTTP/2.
+    /// The reaction of a backend to a call over HTTP/2.
     #[derive(Clone, Copy, Debug)]
     enum Does {
         Answer,

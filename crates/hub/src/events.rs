@@ -91,7 +91,7 @@ pub(crate) struct Events {
     engine: Arc<dyn Engine>,
     clock: Clock,
     lease: Mutex<Arc<str>>,
-    /// What has ended and is not in the engine's queue yet.
+    /// Ends that are not in the engine's queue yet.
     ended: Mutex<VecDeque<End>>,
     /// The number of those that are being queued.
     queueing: AtomicUsize,
@@ -153,7 +153,8 @@ impl Events {
             .ok_or_else(|| EngineError::Unavailable("the engine has no queue of events".into()))
     }
 
-    /// What is about to be opened. Its end must be reported by [`end`](Self::end), also if storing it fails.
+    /// The record of a connection or subscription that is about to open. Its end must be reported by [`end`](Self::end), even if storing it
+    /// fails.
     pub(crate) fn prepare(&self, client: &str, user: &str, channel: Option<&str>) -> Opened {
         self.is_used.store(true, Ordering::Relaxed);
         let lease = lock(&self.lease).clone();
@@ -893,9 +894,9 @@ mod tests {
         let user = |number: usize| if number == 0 { REFUSED.to_owned() } else { number.to_string() };
         let open: Vec<_> = (0..OPEN).map(|number| events.prepare("client", &user(number), None)).collect();
         let lease = open[0].lease.clone();
-        // What ends now was never lost.
+        // These were never stored as open, so they were not lost.
         (0..ENDED).for_each(|_| events.end(events.prepare("other", "", None), 3000, ""));
-        // Nor is it stored again that one of those that were lost has ended.
+        // A lost record whose end is queued is not stored again either.
         events.end(open[OPEN - 1].clone(), 3000, "");
         let host: Arc<dyn Host> = Arc::new(Opening(open));
         events.is_open_lost.store(true, Ordering::SeqCst);

@@ -22,8 +22,8 @@ impl Position {
     /// No history gets as far: Redis counts up to this. A greater offset in a store is damage.
     pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
 
-    /// Whether it is in the history with this epoch. An empty epoch stands for any: applications that hand out positions may know
-    /// only the offset.
+    /// Whether it is in the history with this epoch. An empty epoch matches any: applications that hand out positions may know only the
+    /// offset.
     pub(crate) fn is_in(&self, epoch: &str) -> bool {
         self.epoch.is_empty() || self.epoch == epoch
     }

@@ -190,7 +190,8 @@ impl HubBuilder {
         let settings = Settings::new(self.config, None)?;
         let engine =
             self.engine.unwrap_or_else(|| Arc::new(MemoryEngine::new(channels_max).history_len_max(len_max)));
-        // What the process before left open is reported, though no client connects; and other nodes send messages.
+        // The ends of connections that the previous process left open are reported even if no client connects, and other nodes send
+        // messages.
         let starts_now = settings.proxies.events.is_some() || engine.node_name().is_some();
         let node = Node::new(self.hooks, engine, settings);
         if starts_now && tokio::runtime::Handle::try_current().is_ok() {

@@ -18,7 +18,7 @@ pub(crate) const KEYS_MAX: usize = 100_000;
 /// The maximum length of a key, in bytes.
 pub(crate) const KEY_LEN_MAX: usize = 128;
 
-/// Who causes a publication. Each has keys of its own, so that those of clients neither push out nor repeat the others.
+/// The origin of a publication. Each origin has its own keys, so that keys of clients neither evict nor match those of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The server API or the library.
@@ -27,10 +27,10 @@ pub(crate) enum Origin {
     Client,
 }
 
-/// What the keys of clients begin with where an engine keeps them.
+/// Prefix of clients' keys in an engine.
 const OF_CLIENT: char = '\0';
 
-/// What is put before a key of the server that begins with this or with [`OF_CLIENT`].
+/// Prefix of those keys of the server that begin with this or with [`OF_CLIENT`].
 const OF_SERVER: char = '\u{1}';
 
 impl Origin {

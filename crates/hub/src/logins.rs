@@ -195,7 +195,7 @@ mod tests {
         for _ in 0..TRIES_MAX {
             assert_eq!(log_in("192.0.2.1", "wrong", S), Login::WrongKey);
         }
-        // The right key, too: otherwise the answers would tell which one it is.
+        // The right key as well: otherwise the answers would reveal it.
         for from in ["192.0.2.1", "::ffff:192.0.2.1"] {
             assert_eq!(log_in(from, KEY, 2 * S), Login::TooMany(59 * S), "{from}");
         }

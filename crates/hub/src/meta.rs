@@ -1,4 +1,4 @@
-//! What the application's backend attaches to a connection, for itself: no client receives it.
+//! A JSON value that the application's backend attaches to a connection for its own use. It is never sent to clients.
 
 use std::sync::Arc;
 

@@ -114,6 +114,6 @@ pub struct HubStats {
     pub ended: BTreeMap<u32, u64>,
     /// Requests for the server API, and logins of the admin page, that were refused for their key.
     pub wrong_keys: u64,
-    /// What the engine failed to do for clients: subscriptions, recoveries, publications, histories, presence, joins and leaves.
+    /// Operations of clients that failed in the engine: subscriptions, recoveries, publications, histories, presence, joins and leaves.
     pub engine_failures: u64,
 }

@@ -72,7 +72,7 @@ struct Queue {
     rare: Option<Box<Rare>>,
 }
 
-/// What few connections have.
+/// Fields that few connections need, boxed.
 #[derive(Debug, Default)]
 struct Rare {
     /// Why the connection is being ended.
@@ -115,7 +115,7 @@ pub(crate) struct Backlog {
 #[derive(Debug, PartialEq)]
 pub(crate) struct InBatch;
 
-/// What the connection's task takes from an outbox.
+/// The result of taking the messages of an outbox.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Taken {
     /// The messages were moved out.
@@ -139,8 +139,8 @@ pub(crate) enum Pushed {
     Ended,
 }
 
-/// What is left to do when no lock is held any more: the tasks to wake, and the messages to drop. Declared before what is locked, it is
-/// dropped, which does it, after the unlock.
+/// Work for after the unlock: tasks to wake and messages to drop. `Drop` does it, so declare this before the guard: it is then dropped
+/// after it.
 #[derive(Debug, Default)]
 pub(crate) struct Later {
     wakers: Vec<Waker>,
@@ -555,7 +555,7 @@ impl Queue {
     }
 }
 
-/// What a message takes of a queue.
+/// The cost of a message in a queue, in bytes.
 pub(crate) fn cost(message: &PreparedMessage) -> usize {
     message.as_bytes().len() + MESSAGE_COST
 }

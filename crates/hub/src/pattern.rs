@@ -1,6 +1,6 @@
 //! Patterns for the names of channels.
 
-/// Whether a name matches a pattern in which `*` stands for any characters. An empty pattern matches every name.
+/// Whether a name matches a pattern in which `*` matches any characters. An empty pattern matches every name.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     if pattern.is_empty() {
         return true;

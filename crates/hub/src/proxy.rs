@@ -62,7 +62,7 @@ impl Headers {
     pub(crate) const NONE: Self = Self { of_request: Vec::new(), emulated: Vec::new() };
 }
 
-/// What every request has.
+/// The fields that every request has.
 #[derive(Serialize)]
 struct About<'a> {
     client: Uuid,
@@ -204,19 +204,19 @@ impl ConnectOutcome {
         Ok((info, data))
     }
 
-    /// What is attached to the connection.
+    /// The JSON value to attach to the connection.
     pub(crate) fn meta(&self) -> Result<Option<Meta>, &'static str> {
         Meta::new(self.meta.as_deref())
     }
 }
 
 impl RefreshOutcome {
-    /// What replaces the information for others, if it is not empty.
+    /// The new information for other clients; empty to keep the old one.
     pub(crate) fn info(&mut self) -> Result<Bytes, &'static str> {
         payload(self.info.take(), self.b64info.as_deref()).ok_or("b64info is not base64")
     }
 
-    /// What replaces the meta of the connection.
+    /// The new meta of the connection.
     pub(crate) fn meta(&self) -> Result<Option<Meta>, &'static str> {
         Meta::new(self.meta.as_deref())
     }

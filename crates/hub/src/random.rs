@@ -20,7 +20,7 @@ impl Uuid {
         Self(bytes)
     }
 
-    /// The same, but with a number in it that [`number`](Self::number) reads, and nobody else: it is hidden by a hash of the other bits, of
+    /// The same, but with a number in it that only [`number`](Self::number) can read: it is masked by a keyed hash of the other bits, of
     /// which 90 are random.
     pub(crate) fn with_number(self, number: u32, key: &RandomState) -> Self {
         let mut bytes = self.0;
@@ -95,7 +95,7 @@ pub(crate) fn token() -> String {
     URL_SAFE_NO_PAD.encode(random::<6>())
 }
 
-/// A secret that stands for a password: 256 bits.
+/// A secret of 256 bits, used in place of a password.
 pub(crate) fn secret() -> String {
     URL_SAFE_NO_PAD.encode(random::<32>())
 }

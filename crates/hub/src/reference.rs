@@ -41,7 +41,7 @@ pub struct Setting {
     pub name: String,
     /// Its default in TOML; `None` if it is not set.
     pub default: Option<String>,
-    /// What it does, with the unit.
+    /// Its effect, with the unit.
     pub about: String,
     /// Its values and what each means, if it is one of a few.
     pub values: Vec<(String, String)>,
@@ -57,7 +57,7 @@ enum Form {
     Size,
     /// `true`, `false` or a name.
     Choice,
-    /// What only TOML can read, such as lists.
+    /// A list or a table, which only TOML can express.
     Other,
 }
 

@@ -47,7 +47,7 @@ pub(crate) enum Operation<'a> {
     RemoveHistory,
 }
 
-/// What the gate answers when it does not refuse.
+/// The result of a check that does not refuse.
 #[derive(Clone, Debug)]
 pub(crate) enum Decision {
     Allowed(Grant),
@@ -55,7 +55,7 @@ pub(crate) enum Decision {
     Application(WithoutCallback),
 }
 
-/// What decides about an operation for which the application has no callback.
+/// Decides about an operation for which the application has no callback.
 #[derive(Clone, Debug)]
 pub(crate) enum WithoutCallback {
     /// The endpoint of the namespace.
@@ -90,10 +90,10 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// What the application has answered.
+    /// The grant in the application's answer.
     ///
     /// # Errors
-    /// What is wrong with the answer.
+    /// The answer is invalid: the text names the field.
     pub(crate) fn of(mut outcome: SubscribeOutcome, clock: &Clock) -> Result<Self, &'static str> {
         let (info, data) = outcome.payloads()?;
         let expires_at = clock.expiry(expiry(outcome.expire_at));
@@ -217,8 +217,8 @@ fn may_subscribe(access: Access, client: &Client) -> bool {
     }
 }
 
-/// Whether a channel that names users, such as `chat:x#7,42`, names this one; `None` for other channels. A personal channel names its
-/// owner and nobody else.
+/// Whether a channel that names users, such as `chat:x#7,42`, names this one; `None` for other channels. A personal channel names only its
+/// owner.
 fn names_user(config: &HubConfig, options: &ChannelOptions, channel: &str, user: &str) -> Option<bool> {
     if let Some(owner) = config.owner(channel, options) {
         return Some(!user.is_empty() && owner == user);

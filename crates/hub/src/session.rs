@@ -42,7 +42,7 @@ pub(crate) struct Session {
     pub(crate) kept: Kept,
 }
 
-/// What a session keeps while it waits for the next command. The task of the connection has the node and the client, too.
+/// State of a session between commands. It excludes the node and the client, which the connection's task has.
 pub(crate) struct Kept {
     state: State,
     /// The rate of its commands.
@@ -411,7 +411,7 @@ impl Session {
         }
     }
 
-    /// Waits until so much of the replies before is written that there is room for another one.
+    /// Waits until enough of the previous replies is written to make room for another one.
     async fn replies_fit(&self) {
         poll_fn(|cx| self.client.outbox.poll_room(cx)).await;
     }
@@ -781,12 +781,12 @@ pub(crate) fn subscribed(channel: &str, result: &SubscribeResult) -> Push {
     Push { channel: channel.into(), subscribe: Some(subscribe), ..Push::default() }
 }
 
-/// What is known of a client that may connect.
+/// An authenticated client.
 struct Authenticated {
     grant: ConnectGrant,
     /// The channels to which the connection is subscribed from the start.
     subs: Vec<(String, Grant)>,
-    /// What the backend attaches to the connection.
+    /// The JSON value that the backend attaches to the connection.
     meta: Option<Meta>,
 }
 

@@ -1,4 +1,4 @@
-//! What a new configuration replaces: the configuration and what is made of it.
+//! The state that a new configuration replaces: the configuration and the objects made from it.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     pub(crate) proxies: Proxies,
     /// The pages whose clients may connect.
     pub(crate) pages: OriginPolicy,
-    /// What the names of channels match, by namespace.
+    /// `channel_regex`, by namespace.
     patterns: HashMap<String, Regex>,
 }
 
@@ -28,7 +28,8 @@ impl std::fmt::Debug for Settings {
 }
 
 impl Settings {
-    /// What was learned with the settings before, `known`, is kept.
+    /// Makes the state. `known` is the previous one, of which the fetched keys, the counts of calls in progress and the limits of the
+    /// engine are kept.
     ///
     /// # Errors
     /// The configuration cannot be used. One that was not read from a file is checked here.
@@ -69,7 +70,7 @@ impl Settings {
     }
 }
 
-/// Keeps what the engine was made with, and keeps itself.
+/// Restores the limits that the engine was made with: they change only at a restart.
 fn keep_limits(config: &mut HubConfig, known: &HubConfig) {
     let (HistoryConfig { channels_max, len_max, .. }, prefix) =
         (&mut config.history, &mut config.engine.prefix);

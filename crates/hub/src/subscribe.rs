@@ -187,7 +187,7 @@ fn check_limits(
     }
 }
 
-/// Whether so many more subscriptions of a user are within its limit.
+/// Whether `more` further subscriptions of a user are within its limit.
 fn user_has_room(node: &Node, config: &HubConfig, user: &str, more: usize) -> bool {
     let max = config.client.channels_per_user_max;
     max == 0 || user.is_empty() || node.subscriptions_of(user) + more <= max

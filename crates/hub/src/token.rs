@@ -16,9 +16,9 @@ pub struct TokenClaims {
     pub channel: Option<String>,
     /// Channels that a connection is subscribed to from the start.
     pub channels: Vec<String>,
-    /// What other clients see of this one: a JSON value.
+    /// Information about this client for other clients: a JSON value.
     pub info: Option<String>,
-    /// What endpoints with `include_connection_meta` receive, and no client: a JSON value, for the token of a connection.
+    /// A JSON value for endpoints with `include_connection_meta`, never sent to clients; only in the token of a connection.
     pub meta: Option<String>,
     /// When the token expires, in seconds since 1970; `None` for never.
     pub exp: Option<u64>,

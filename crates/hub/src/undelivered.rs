@@ -1,5 +1,5 @@
-//! What has been published and not been written yet. While that is much, publications wait that would begin a burst: the tasks which write
-//! would keep all others waiting.
+//! The backlog of publications that are not written yet. Above the limit, a publication that would begin a burst waits: otherwise the tasks
+//! that write would starve the others.
 //!
 //! ```text
 //! reserve() -> Place -> Load, while the engine has the publications -> Load, while their burst is to be written
@@ -56,7 +56,7 @@ struct Waiting {
     place: Weak<Place>,
 }
 
-/// Room for a burst, once it is set. Whoever waits for it keeps its turn.
+/// Room for a burst, once it is set. A waiter keeps its turn.
 pub(crate) type Place = SetOnce<Load>;
 
 impl Undelivered {
@@ -162,7 +162,7 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         let mut state = lock(&self.undelivered.0);
-        // What was given up is not counted any more.
+        // Visits that were abandoned do not count either.
         state.visits = state.visits.saturating_sub(self.visits);
         drop(state);
         self.undelivered.admit();

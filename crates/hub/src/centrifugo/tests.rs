@@ -202,7 +202,7 @@ fn endpoints_with_names_are_converted() {
     assert_eq!(converted.unknown, expected);
 }
 
-/// What none answers there is not answered by `[rpc]`.
+/// Methods that no endpoint answers in Centrifugo are not answered by `[rpc]`.
 #[test]
 fn methods_keep_their_endpoints() {
     let namespaces = |rpc: &str| {
@@ -286,7 +286,7 @@ fn no_transport_is_turned_on() {
     assert_eq!(converted.unknown, ["http_stream.max_request_body_size"]);
 }
 
-/// What has no effect without another setting is refused in a file.
+/// A file with a setting that has no effect without another one is refused, so the conversion leaves it out.
 #[test]
 fn what_has_no_effect_is_left_out_and_listed() {
     let converted = convert_centrifugo(

@@ -115,7 +115,7 @@ impl Burst {
 /// The outcome of adding a publication to the burst of a channel.
 #[derive(Debug)]
 pub(crate) enum Appended {
-    /// Nothing is left to do: nobody has subscribed, or the burst is due already.
+    /// The caller has nothing to do: there are no subscribers, or the burst is due already.
     Done,
     /// It is the first one: the burst of this channel is due when the publishing task yields.
     First(Arc<str>),
@@ -202,7 +202,7 @@ impl Channels {
         let Some(Channel { burst, subscribers, costly, expected, .. }) = shard.get_mut(channel) else {
             return Appended::Done;
         };
-        // What is published from now on arrives after those that have room.
+        // Later publications are delivered after those that have room now.
         place = expected.as_ref().and_then(|expected| expected.place.upgrade());
         if place.as_ref().is_none_or(|place| place.initialized()) {
             *expected = None;
@@ -407,7 +407,7 @@ mod tests {
     use crate::outbox::{Backlog, Outbox, Taken};
     use crate::protocol::Encoding;
 
-    /// A subscriber, whose batches nobody writes.
+    /// A subscriber whose batches are never written.
     struct Member {
         client: Arc<Client>,
         key: usize,

@@ -1,4 +1,4 @@
-//! Settings that have no effect without others, which are refused: whoever sets one expects something of it.
+//! Refuses settings that have no effect without others: an operator who sets one expects an effect.
 
 use super::{
     ChannelOptions, ConfigError, EventsConfig, HubConfig, ProxyChoice, ProxyConfig, TokenConfig, shown,
@@ -64,7 +64,7 @@ pub(super) fn check(config: &HubConfig) -> Result<(), ConfigError> {
 }
 
 impl HubConfig {
-    /// What is of no use by itself, besides the options of namespaces.
+    /// The settings that need others, except the options of namespaces.
     fn needs(&self) -> Vec<Need> {
         let Self { client, token, proxy, events, .. } = self;
         let personal = !client.personal_channel_namespace.is_empty();
@@ -140,7 +140,7 @@ impl ChannelOptions {
         ]
     }
 
-    /// What is of no use by itself.
+    /// The options that need others.
     fn needs(&self, config: &HubConfig) -> Vec<Need> {
         const HISTORY: &str = "a history (history_size and history_ttl)";
         let (default, has_history) = (Self::default(), self.has_history());

@@ -15,8 +15,8 @@ pub(super) const COMMANDS: &str = "\0:commands";
 /// The commands that a node may miss while it is cut off.
 pub(super) const KEPT: Retention = Retention { size: 10_000, ttl: POSITION_TTL, position_ttl: POSITION_TTL };
 
-/// The receiving end of an engine: the hub, for which the commands are taken out of their channel. Without a hub there are no
-/// clients, and what arrives concerns nobody.
+/// The receiving end of an engine: the hub, for which the commands are taken out of their channel. Without a hub there are no clients, and
+/// deliveries are dropped.
 #[derive(Default)]
 pub(super) struct Receiver(OnceLock<Weak<dyn Delivery>>);
 

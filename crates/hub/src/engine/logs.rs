@@ -43,7 +43,7 @@ struct Entry {
     subscribers: usize,
 }
 
-/// What is to be dropped of a history, and the history on which that was decided.
+/// The part of a history to drop, and the version of the history on which that was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     /// The publications before the offset `first`: they have expired, or make room for others.
@@ -436,7 +436,7 @@ impl Entry {
     }
 }
 
-/// What orders histories for eviction, the first one first: whether it has publications that have not expired, and when it was last used.
+/// The order of histories for eviction, lowest first: whether it has unexpired publications, then when it was last used.
 type Worth = (bool, Duration);
 
 fn worth(log: &Log, now: Duration) -> Worth {

@@ -324,7 +324,7 @@ pub trait Engine: Send + Sync + 'static {
         retention.ttl
     }
 
-    /// Drops expired publications. Called every second, but not while it has not returned. What it looks at it pays for in turns.
+    /// Drops expired publications. Called every second, but never while a previous call runs. It charges its work to its task and yields.
     fn maintain(&self) -> Maintaining<'_>;
 
     /// Whether publications, presence and events can be stored now.
@@ -348,8 +348,8 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// What a client receives of what was read: nothing if it has not recovered, or there is more than `len_max`. That was read all the same,
-/// and is paid for here.
+/// The recovery without publications, and with `recovered` false, if the client has not recovered or they take more than `len_max` bytes.
+/// The task is charged here for the publications that were read in vain.
 pub(crate) async fn within(mut recovery: Recovery, len_max: usize) -> Recovery {
     recovery.recovered &= count_within(&recovery.publications, len_max) == recovery.publications.len();
     if !recovery.recovered {

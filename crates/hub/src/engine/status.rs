@@ -9,7 +9,7 @@ use crate::engine::EngineError;
 use crate::engine::EngineHealth;
 use crate::shards::lock;
 
-/// How long a failure counts where nobody tries again.
+/// How long a failure counts if there is no further attempt.
 #[cfg(any(feature = "nats", feature = "redis"))]
 const RECENT_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 

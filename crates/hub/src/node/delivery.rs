@@ -1,4 +1,4 @@
-//! What the engine delivers to a node.
+//! Deliveries of the engine to a node.
 
 use std::sync::Arc;
 

@@ -38,7 +38,7 @@ impl Node {
         }
     }
 
-    /// Counts what the engine failed to do for a client in a channel. The log has one a second at most.
+    /// Counts an operation on a channel that failed in the engine. At most one failure per second is logged.
     pub(crate) fn note_engine_failure(&self, channel: &str, error: &EngineError, what: &str) {
         self.metrics.engine_failures.increment();
         if self.engine_warnings.may_warn(self.clock.now()) {

@@ -19,7 +19,7 @@ impl Node {
         self.subscribes.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What is about to be opened, if its end is to be reported.
+    /// The record of a connection or subscription that is about to open; `None` if its end is not reported.
     pub(crate) fn prepare(&self, client: &Client, channel: Option<&str>) -> Option<Opened> {
         self.settings().proxies.events.as_ref()?;
         Some(self.events.prepare(&client.id.text(), client.user(), channel))

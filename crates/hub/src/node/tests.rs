@@ -358,7 +358,7 @@ fn pushed(data: u32) -> String {
     format!("{{\"push\":{{\"channel\":\"a\",\"pub\":{{\"data\":{data}}}}}}}")
 }
 
-/// What is published first is received first, although it is forwarded when this task yields.
+/// A publication is received before the action that follows it, although the burst is forwarded only when this task yields.
 #[tokio::test]
 async fn what_follows_a_publication_is_sent_after_it() {
     let follow = async |act: &dyn Fn(&Arc<Node>, &Arc<Client>)| {
@@ -478,7 +478,7 @@ async fn an_engine_that_answers_later_has_no_more_than_can_be_written() {
     }
     first.await.unwrap();
     second.await.unwrap();
-    // The engine stores in the order of the calls, and nobody waits for this one.
+    // The engine stores in the order of the calls, and "c" has no subscribers.
     hub.publish("c", "1").await.unwrap();
     let history = hub.0.history("b", &HistoryQuery::default()).await.unwrap().unwrap();
     assert_eq!(history.position.offset, 0, "it was stored while there was no room");
@@ -503,7 +503,7 @@ async fn nothing_is_left_of_a_publisher_that_gives_up_while_it_waits_for_room() 
     tokio::task::yield_now().await;
     drop(given_up);
     first.await.unwrap();
-    // What was published into the other channel would have come before.
+    // The engine stores in the order of the calls: the abandoned publication would be stored before this one.
     hub.publish("c", "1").await.unwrap();
     hub.publish("b", "1").await.unwrap();
     assert_eq!(publish("b", "key").await.unwrap().offset, 2);

@@ -38,13 +38,13 @@ impl Run {
         Self { messages, kind: Kind::of(may_drop), cost }
     }
 
-    /// What its messages take of a queue.
+    /// The cost of its messages in a queue, in bytes.
     pub(super) fn cost(&self) -> usize {
         self.cost
     }
 }
 
-/// What messages take of a queue.
+/// The cost of messages in a queue, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cost {
     pub(super) all: usize,
@@ -165,7 +165,7 @@ impl Messages {
         cost
     }
 
-    /// What those that may be dropped take of a queue.
+    /// The cost of the messages that may be dropped, in bytes.
     pub(super) fn droppable_cost(&self) -> usize {
         let first = match &self.first {
             First::One(Waiting { kind: Kind::Droppable, message }) => cost(message),
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn messages_keep_their_order() {
-        // What an idle client holds.
+        // Memory of an idle client.
         assert_eq!(size_of::<Messages>(), 24);
         let text_of = |one: &Waiting| one.message.as_text().unwrap().to_owned();
         // Those with odd numbers may be dropped.

@@ -141,7 +141,7 @@ fn take_element<T, E: de::Error>() -> Result<(), E> {
 /// A field of commands whose elements may take more memory than their encoding in Protobuf, or that has such fields.
 struct Field {
     number: u32,
-    /// What an element takes; 0 where there is one.
+    /// The size of an element in memory, in bytes; 0 for a field that is not repeated.
     element_len: usize,
     fields: &'static [Field],
 }

@@ -18,7 +18,7 @@ use crate::protocol::{Command, ConnectRequest, ConnectResult, Error, Reply, Subs
 /// The most memory for the elements of the lists and maps of a reply, in bytes: as much as the longest message. 250,000 publications fit.
 const ELEMENTS_LEN_MAX: usize = 64 << 20;
 
-/// What the longest id takes in a command: `"id":4294967295,`.
+/// The length of the longest id in a command: `"id":4294967295,`.
 const ID_LEN: usize = 16;
 
 /// How long a ping of the server may be late.
@@ -64,7 +64,7 @@ impl Watch {
     }
 }
 
-/// What [`Connection::recv`] returns.
+/// The result of [`Connection::recv`].
 #[derive(Debug)]
 pub(super) enum Received {
     /// The message that was being sent has left.
@@ -255,7 +255,7 @@ impl Connection {
         let (sender, receiver) = self.socket.halves();
         let message = tokio::select! {
             biased;
-            // After a failure the receiver tells why the connection has ended.
+            // After a failure the receiver returns the reason.
             _ = sender.flush(), if self.stuck.is_some() => {
                 self.stuck = None;
                 return Ok(Received::Sent);

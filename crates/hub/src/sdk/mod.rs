@@ -65,7 +65,7 @@ pub struct Client {
     command_len_max: usize,
 }
 
-/// What happens to a client as a whole.
+/// An event of the client as a whole.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ClientEvent {

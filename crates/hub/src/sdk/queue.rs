@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 /// The capacity of a queue in bytes. A longer event waits for an empty queue.
 pub(super) const BYTES_MAX: u32 = 16 << 20;
 
-/// What an event takes besides its struct, in bytes.
+/// The memory of an event besides its struct, in bytes.
 pub(super) trait Len {
     fn len(&self) -> usize;
 }

@@ -12,7 +12,7 @@ use super::task::Notice;
 use crate::history::Position;
 use crate::protocol::{ClientInfo, Publication};
 
-/// What a subscription asks for.
+/// Options of a subscription.
 #[derive(Clone, Default)]
 pub struct SubscribeOptions {
     pub(super) token: String,
@@ -116,7 +116,7 @@ impl Subscribed {
     }
 }
 
-/// What happens to a subscription.
+/// An event of a subscription.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SubscriptionEvent {

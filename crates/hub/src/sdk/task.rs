@@ -54,13 +54,13 @@ const BACKLOG_PER_TURN: usize = COMMANDS_MAX / 4;
 /// The number of replies that are handled before requests have their turn.
 const REPLIES_PER_TURN: usize = 64;
 
-/// What a connect command takes besides its token, data, name and positions, in bytes.
+/// The length of a connect command besides its token, data, name and positions, in bytes.
 const CONNECT_LEN: usize = 128;
 
 /// The code of an error that says that a token has expired.
 const TOKEN_EXPIRED: u32 = 109;
 
-/// What a handle asks for.
+/// A request of a handle.
 #[derive(Debug)]
 pub(super) enum Request {
     Call(Box<Call>),
@@ -74,7 +74,7 @@ pub(super) enum Request {
     Connected(oneshot::Sender<Result<(), ClientError>>),
 }
 
-/// What a handle says at any time, also while requests wait. Once all handles are gone, there is none.
+/// A message of a handle that is received even while requests are pending. The channel closes when all handles are dropped.
 #[derive(Debug)]
 pub(super) enum Notice {
     /// The handle of the subscription to this channel was dropped.
@@ -503,7 +503,7 @@ impl Task {
             return commands.push_back(command);
         }
         command.id = self.next_id();
-        // Replies that nobody waits for any more and that never arrive.
+        // Pending replies whose callers have gone may never arrive.
         let pending = &mut self.pending;
         self.sweeps.pending.run(pending.len(), || {
             pending.retain(|_, pending| !pending.has_gone());
@@ -816,7 +816,7 @@ impl Task {
 
     fn received(&mut self, channel: &str, mut publication: Publication) {
         let Some(entry) = self.entries.get_mut(channel) else { return };
-        // What arrives after a failure is recovered with the next subscription.
+        // Publications after a failure are recovered by the next subscription.
         if entry.state != State::Subscribed {
             return;
         }
@@ -920,7 +920,7 @@ impl Task {
         }
     }
 
-    /// Tells everybody who waits, and who asks later, that the client has ended.
+    /// Ends all pending and later calls with the reason of the client's end.
     async fn finish(mut self, end: End) {
         let (code, reason, closed) = match end {
             End::Closed(done) => (0, "closed".to_owned(), done),

@@ -162,7 +162,7 @@ impl Session {
         Ok(())
     }
 
-    /// Notes what the engine failed to do; returns the error for the client.
+    /// Counts a failure of the engine; returns the error for the client.
     fn failed(&self, channel: &str, error: &EngineError, what: &str) -> ErrorCode {
         self.node.note_engine_failure(channel, error, what);
         ErrorCode::Internal

@@ -146,7 +146,7 @@ async fn a_token_does_not_extend_what_a_callback_has_granted() {
     for (granted, first, second, expected) in [
         (Some(1), Some(24), 24, [Some(1), Some(1)]),
         (Some(1), None, 24, [Some(1), Some(1)]),
-        // What the token says, or longer.
+        // The expiry of the token, or a later one.
         (Some(24), Some(24), 48, [Some(24), Some(48)]),
         (Some(48), Some(24), 48, [Some(24), Some(48)]),
         (None, Some(24), 48, [Some(24), Some(48)]),
@@ -254,7 +254,7 @@ impl Drop for Foreign {
     }
 }
 
-/// What the hub keeps is dropped under its locks.
+/// The hub drops the bytes that it keeps while it holds its locks, so it keeps copies of its own.
 #[tokio::test]
 async fn the_hub_keeps_no_bytes_of_the_application() {
     let config = HubConfig::from_toml(
@@ -296,7 +296,7 @@ async fn the_hub_keeps_no_bytes_of_the_application() {
     assert_eq!(node.engine().presence("a").await.unwrap()[0].chan_info, "7");
 }
 
-/// What was sent to a client.
+/// Takes the messages in a client's outbox.
 fn sent(client: &Client) -> Vec<serde_json::Value> {
     let mut messages = Vec::new();
     let _ = client.outbox.poll_take(&mut Context::from_waker(Waker::noop()), &mut messages);
@@ -392,7 +392,7 @@ async fn a_pause_of_this_process_ends_no_connection() {
     assert!(matches!(session.kept.state, State::Connected { ping: Ping::Missing(_) }));
     timeout(&mut session, pause).await;
     assert!(!has_ended());
-    // What has arrived meanwhile is handled after that.
+    // A message that arrived during the pause is handled after the timeout.
     session.handle_message("{}".into()).await;
     let pinged = node.clock.now() + session.node.settings().config.client.ping_interval;
     timeout(&mut session, Duration::ZERO).await;

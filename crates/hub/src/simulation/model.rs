@@ -35,7 +35,7 @@ struct Channel {
     out_of_order: bool,
 }
 
-/// What an engine was asked to recover.
+/// The arguments of a recovery.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) since: &'a Position,

@@ -32,7 +32,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum number of bytes that are handed over at once. A client must read this many in `queue_time_max`.
 const PART_LEN_MAX: usize = 16 << 10;
 
-/// What a client sends when it opens its connection.
+/// The first request of a connection.
 pub(crate) enum First {
     /// The connect request of a client that only receives.
     Connect(Box<ConnectRequest>),
@@ -233,7 +233,7 @@ async fn proceed(clean_up: &CleanUp, work: &mut Work, inbox: Option<&mut Inbox>)
 /// The body of a response, which accepts as much as the client does.
 struct Output {
     body: BodySender,
-    /// What is left of the chunk that is being sent.
+    /// The unsent rest of the current chunk.
     rest: Bytes,
 }
 

@@ -40,7 +40,7 @@ struct Open {
     work: Work,
 }
 
-/// What writes the messages that the task has taken.
+/// The writer of messages that the task has taken.
 enum Writer {
     Idle(Sender),
     /// A write waits for the client. Boxed twice: the pointer and its table together would take 8 bytes more of every idle connection.
@@ -528,7 +528,7 @@ mod tests {
         assert!(late < Duration::from_secs(2), "{late:?}");
     }
 
-    /// What is queued is more than the connection accepts, and the client reads while it is ended.
+    /// The queue exceeds the transport's buffer, and the client reads while the connection is ended.
     #[tokio::test]
     async fn nothing_follows_a_message_that_is_given_up() {
         let config = HubConfig::from_toml("[client]\nanonymous = true\nqueue_len_max = 8388608\n").unwrap();

@@ -1,4 +1,4 @@
-//! What the task of a connection does with its session.
+//! The work of a connection's task on its session.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -53,7 +53,7 @@ impl Work {
         node.ends_at(client).map_or(session, |(at, _)| at.min(session))
     }
 
-    /// What is due at a session's deadline.
+    /// Handles the deadline of an idle session.
     pub(super) fn handle_timeout(&mut self, clean_up: &CleanUp, is_reading: bool) {
         let Self::Idle(session) = self else { return };
         let CleanUp { node, client } = clean_up;

@@ -37,9 +37,9 @@ struct Disk(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    /// What survives a power failure.
+    /// The content after a power failure.
     durable: Vec<u8>,
-    /// What is read.
+    /// The content as reads return it.
     visible: Vec<u8>,
     /// Since the last sync, in order.
     unsynced: Vec<Change>,
@@ -252,7 +252,7 @@ impl StorageBackend for Disk {
     }
 }
 
-/// What the publishers of a channel know.
+/// The state of a channel as its publishers know it.
 #[derive(Debug, Default)]
 struct Known {
     epoch: String,
@@ -451,7 +451,7 @@ impl Simulation {
                 }
             }
             known.epoch = if position.offset == 0 { String::new() } else { position.epoch.clone() };
-            // What was not answered may be there, and stays from now on.
+            // An unanswered publication may have been stored. If it was, it stays.
             for (offset, payload) in publications {
                 if !known.acknowledged.contains_key(&offset) {
                     assert!(known.unanswered.contains(&payload), "{channel}: {payload} was not published");

@@ -86,7 +86,7 @@ pub(super) struct Content {
     pub(super) unreadable: usize,
 }
 
-/// What [`DiskEngine::check`](super::DiskEngine::check) has found.
+/// The result of [`DiskEngine::check`](super::DiskEngine::check).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileReport {

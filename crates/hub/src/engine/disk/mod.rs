@@ -70,7 +70,7 @@ pub enum DiskError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong, as a text.
+        /// The reason, as a text.
         reason: String,
     },
     /// It cannot be read or written.
@@ -335,7 +335,7 @@ impl Engine for DiskEngine {
             // Nothing new is decided before everything is dropped.
             let Ok(permit) = self.maintaining.clone().try_acquire_owned() else { return };
             let drops = self.memory.logs().overdue(self.memory.now()).await.into();
-            // What finds no room in the queue is decided again in a second.
+            // If the queue is full, the drops are decided again in a second.
             let _ = self.submit(Job::Maintain(Overdue { drops, _permit: permit }));
         })
     }

@@ -19,7 +19,7 @@ use crate::random::token;
 /// The number of channels that one commit writes.
 const COMMIT_LEN: usize = 1_000;
 
-/// What [`DiskEngine::salvage`](super::DiskEngine::salvage) has found in a damaged file.
+/// The result of [`DiskEngine::salvage`](super::DiskEngine::salvage).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Salvaged {
@@ -34,7 +34,7 @@ pub struct Salvaged {
 }
 
 /// Reads what is left of a damaged file. A channel whose position is lost, because it is damaged or that of an older commit, has a new
-/// epoch, so that no offset stands for two publications.
+/// epoch, so that no offset names two publications.
 fn read(damaged: &Damaged, now: Duration) -> std::io::Result<Content> {
     let mut channels = BTreeMap::<String, (Option<Position>, Rows)>::new();
     damaged.rows(POSITIONS.name(), |channel, position| {

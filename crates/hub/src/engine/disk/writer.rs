@@ -49,7 +49,7 @@ pub(super) enum Job {
     Maintain(Overdue),
 }
 
-/// What is to be dropped of histories. The next is decided when this is done.
+/// Publications and histories to drop. The permit is held until they are dropped; then the next ones are decided.
 pub(super) struct Overdue {
     pub(super) drops: VecDeque<(Arc<str>, Decision)>,
     pub(super) _permit: OwnedSemaphorePermit,
@@ -137,7 +137,7 @@ struct Effect {
     retention: Option<Retention>,
 }
 
-/// What the jobs of a batch have planned so far.
+/// The plan of a batch's jobs so far.
 #[derive(Default)]
 struct Plan {
     jobs: Vec<Planned>,

@@ -223,7 +223,7 @@ mod tests {
         assert!(matches!(late.next().await, Some(Err(Dropped))));
         assert_eq!(late.take_dropped(), 10);
         assert_eq!(total.dropped() as usize, 1_000 - held(&channels) / MIB);
-        // Channels that nobody follows any more make room.
+        // Channels that are no longer followed make room.
         channels.truncate(1);
         assert_eq!(total.len.load(Ordering::Relaxed), channels[0].1.len);
         let (source, mut backlog) = one_of(&total);

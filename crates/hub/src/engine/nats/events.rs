@@ -41,7 +41,7 @@ const LEASE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long reading the leases may take. Together with the interval of renewals it is shorter than the time for which others wait for one.
 const READ_MAX: Duration = Duration::from_secs(3);
 
-/// What the queue is made of.
+/// The JetStream objects of the queue.
 #[derive(Debug)]
 pub(super) struct Parts {
     open: kv::Store,
@@ -66,7 +66,7 @@ impl OwnLease {
 
     /// Returns whether it is renewed: it is not if another node has taken it.
     async fn renew(&mut self, leases: &kv::Store) -> Result<bool, EngineError> {
-        // Nothing needs to be read unless somebody else has written, or the bucket was lost.
+        // A read is needed only if another node has written, or the bucket was lost.
         if let Some(revision) = self.revision {
             match self.replace(leases, revision, revision).await {
                 Err(error) if error.kind() == kv::UpdateErrorKind::WrongLastRevision => {}

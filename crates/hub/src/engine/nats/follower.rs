@@ -37,7 +37,7 @@ struct Cursor {
     complete: u64,
     /// Publications up to this sequence are not delivered again.
     delivered: u64,
-    /// Whether what follows is delivered in parts: subscribers with a position have been told to recover it.
+    /// Whether the rest is delivered in parts: subscribers with a position recover it themselves.
     is_in_parts: bool,
 }
 
@@ -78,7 +78,7 @@ impl Follower {
         let (mut retry, mut is_due) = (false, false);
         loop {
             let message = tokio::select! {
-                // What has arrived is delivered before what is read, with which it would be taken for delivered.
+                // Deliver the backlog before a read: the read moves the cursor past it.
                 biased;
                 message = backlog.next() => match message {
                     Some(Ok(message)) => Ok(message),
@@ -257,7 +257,7 @@ impl Follower {
             delivery.deliver_history_lost(&self.channel);
         }
         if is_lost && self.channel == COMMANDS {
-            // What is left of them has not been executed.
+            // The commands that are left have not been executed.
             let read = history::read(nats, &self.channel, &HistoryQuery::default(), retention).await?;
             (publications, position) = (read.publications, read.position);
             publications.retain(|one| position.epoch != since.epoch || one.offset > since.offset);

@@ -98,7 +98,7 @@ pub(super) async fn batch(
     let mut answers = nats.client.subscribe(inbox.clone()).await.map_err(unavailable)?;
     let mut request = json!({ "batch": count.clamp(1, BATCH), "next_by_subj": subject });
     if let Some(len_max) = len_max {
-        // 0 stands for a default.
+        // The server takes 0 for its default.
         request["max_bytes"] = len_max.clamp(1, LEN_MAX).into();
     }
     match from {
@@ -355,7 +355,7 @@ impl Stored<'_> {
     /// The publications between two sequences, without either, within the limits.
     async fn kept(&self, between: Range<u64>, limits: Limits) -> Result<Kept, EngineError> {
         let Range { start: after, end: before } = between;
-        // What the stream keeps, but is not part of the history, is read and skipped.
+        // Messages that the stream keeps beyond the history are read and skipped.
         let kept_max = self.stream.cached_info().config.max_messages_per_subject;
         let excess = usize::try_from(kept_max).unwrap_or(0).saturating_sub(self.retention.size);
         let mut kept = Kept::default();
@@ -541,7 +541,7 @@ async fn state(stream: &Stream) -> Result<State, EngineError> {
     })
 }
 
-/// What a subscriber at `since` missed. If it has not recovered, `publications` are what was read.
+/// The publications that a subscriber at `since` missed. If it has not recovered, `publications` are the ones that were read.
 pub(super) async fn recover(
     nats: &Nats,
     channel: &str,
@@ -566,7 +566,7 @@ pub(super) async fn missed(
     read_missed(nats, channel, Some(since), RecoveryMode::Stream, retention, limits).await
 }
 
-/// What a subscriber missed, or the first part of it.
+/// The publications that a subscriber missed, or the first part of them.
 pub(super) struct Missed {
     pub(super) recovery: Recovery,
     /// Whether `publications` are complete but for later ones.

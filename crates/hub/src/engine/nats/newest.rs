@@ -1,5 +1,5 @@
-//! Where the newest messages of a subject begin. A stream is read forwards only, but it tells how many messages a subject has from
-//! a sequence on, and the search asks for that. No I/O.
+//! Finds where the newest messages of a subject begin. A stream is read forwards only, but the server counts a subject's messages from a
+//! sequence on, and the search uses these counts. No I/O.
 
 /// The maximum number of questions of a search. After them, more is read than needed.
 const QUESTIONS_MAX: usize = 12;

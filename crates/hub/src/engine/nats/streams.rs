@@ -57,7 +57,7 @@ impl ServerClock {
         Self { node: Clock::new(), ahead_ms: AtomicI64::new(0) }
     }
 
-    /// Takes the time of an answer that has just arrived; that of this node's system where the server does not tell it.
+    /// Takes the time of an answer that has just arrived, or this node's system time if the answer has none.
     fn handle_answer(&self, at: Option<SystemTime>) {
         let at = at.unwrap_or_else(SystemTime::now).duration_since(UNIX_EPOCH).unwrap_or_default();
         self.ahead_ms.store(millis(at).saturating_sub(self.node_ms()), Ordering::Relaxed);
@@ -158,7 +158,7 @@ impl Nats {
         self.warnings.may_warn(self.server_clock.node.now())
     }
 
-    /// The time of the server, since 1970, as of the last answer that told it. Each use of a stream has asked for it before.
+    /// The time of the server since 1970, extrapolated from its last answer. Each use of a stream has received one before.
     pub(super) fn server_time(&self) -> Duration {
         self.server_clock.now()
     }
@@ -241,7 +241,7 @@ impl Nats {
         }
         // The configuration of the node has changed, or another node has written its own at the same time.
         self.forget_streams();
-        // What is known of the stream may be from before another node made it grow.
+        // The cached information may be from before another node made the stream grow.
         let stream =
             self.jetstream.get_stream(&stream.cached_info().config.name).await.map_err(unavailable)?;
         self.grown(stream, retention).await
@@ -280,7 +280,7 @@ mod tests {
             // This node is suspended, and the server goes on.
             PRETENDED.set(PRETENDED.get() + hour);
             is_about(server + hour);
-            // A server before version 2.10 does not tell its time.
+            // Servers before version 2.10 send no time.
             clock.handle_answer(None);
             is_about(SystemTime::now().duration_since(UNIX_EPOCH).unwrap());
         }

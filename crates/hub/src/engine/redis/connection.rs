@@ -107,13 +107,14 @@ pub(super) struct Sharded {
     pub(super) confirmed: Arc<Confirmed>,
 }
 
-/// What arrives in a cluster, up to a limit: what is beyond is dropped, and everything after it.
+/// Pushes of a cluster that are not handled yet, at most [`ANNOUNCEMENTS_LEN_MAX`] bytes. The first push beyond the limit is dropped, and
+/// so are all later ones.
 pub(super) struct Pushes {
     pushes: mpsc::UnboundedReceiver<PushInfo>,
     queued: Arc<Queued>,
 }
 
-/// What a [`Pushes`] has to handle.
+/// The backlog of a [`Pushes`].
 #[derive(Default)]
 struct Queued {
     len: AtomicUsize,
@@ -163,7 +164,7 @@ fn len_of_push(push: &PushInfo) -> usize {
     size_of::<PushInfo>() + push.data.iter().map(|value| size_of::<Value>() + len(value)).sum::<usize>()
 }
 
-/// What arrives on a connection for announcements.
+/// Messages of a connection for announcements.
 pub(super) struct Announcements {
     messages: mpsc::UnboundedReceiver<Msg>,
     /// The length of those that are not handled.
@@ -181,7 +182,7 @@ impl Announcements {
                     message = stream.next() => message,
                     () = sender.closed() => None,
                 };
-                // What has arrived is handled first. The connection ends with the stream.
+                // The receiver handles the buffered messages before it sees the end of the stream.
                 let Some(message) = message else { return };
                 let len = len_of(&message);
                 if queued.fetch_add(len, Ordering::Relaxed) + len > ANNOUNCEMENTS_LEN_MAX
@@ -533,9 +534,9 @@ impl Connection {
     /// stopped or cut off, or is sent it again. `script` makes the invocation with a deadline in the server's time, at which the script
     /// refuses. Its answer begins with the server's time, and a refusal has no more.
     ///
-    /// The server's clock is known from its last answer. If that says less than the truth, as before the first answer or after the clock was
-    /// set forward, it refuses too early, and its answer tells what it is now. It says more only if the clock was set back since, or
-    /// belongs to another server: of a cluster, or that took over.
+    /// The server's clock is known from its last answer. If the known time is behind, as before the first answer or after the clock was set
+    /// forward, the script refuses too early, and its answer has the current time. The known time is ahead only if the clock was set back
+    /// since, or belongs to another server: of a cluster, or that took over.
     pub(super) async fn invoke_in_time<'a, T: FromRedisValue>(
         &self,
         script: impl Fn(i64) -> ScriptInvocation<'a>,
@@ -677,7 +678,7 @@ mod tests {
             data: vec![Value::BulkString(b"a".to_vec()), Value::BulkString(vec![b'x'; len])],
         };
         let large = ANNOUNCEMENTS_LEN_MAX / 4;
-        // What is handled makes room.
+        // A handled push makes room.
         for _ in 0..10 {
             assert!((0..3).all(|_| send(push(large)).is_ok()));
             for _ in 0..3 {

@@ -107,7 +107,7 @@ struct Reached {
     /// Until when announcements up to `complete` may arrive that were sent before the first subscriber recovered. What is read before that
     /// would be taken for everything that is delivered.
     awaited_until: Option<Instant>,
-    /// Whether what follows is delivered in parts: subscribers with a position have been told to recover it.
+    /// Whether the rest is delivered in parts: subscribers with a position recover it themselves.
     is_in_parts: bool,
 }
 
@@ -222,7 +222,7 @@ struct Compared {
     failed: Vec<String>,
 }
 
-/// What a cluster sends to this node.
+/// Pushes of a cluster to this node.
 struct ShardedPushes {
     pushes: Pushes,
     confirmed: Arc<Confirmed>,
@@ -402,7 +402,7 @@ impl Live {
         let mut channels = vec![channel.to_owned()];
         channels.extend(lock(&self.changing).extract_if(|_| true).take(CHANGES_MAX - 1));
         match self.change(listening, &channels).await {
-            // Perhaps because of one of the others, which will be told.
+            // One of the other channels may be the cause. Its own update reports the error.
             Err(error) if channels.len() > 1 && is_answer(&error) => {
                 self.change(listening, &channels[..1]).await.map_err(unavailable)
             }
@@ -430,7 +430,7 @@ impl Live {
             let changed = changed.unwrap_or_else(|elapsed| Err(std::io::Error::from(elapsed).into()));
             if let Err(error) = changed {
                 if !is_answer(&error) {
-                    // What the server has done is not known: everything is subscribed to again.
+                    // It is unknown whether the server made the change: resubscribe to all channels.
                     *sink = None;
                     failed.notify_one();
                 }
@@ -539,7 +539,7 @@ impl Live {
             self.status.succeeded();
             info!("connected to Redis again");
             self.await_nothing();
-            // What was published meanwhile was not announced to this node.
+            // This node has received no announcements while it was disconnected.
             self.sync.notify_one();
         }
     }
@@ -892,7 +892,7 @@ impl Live {
         }
         let has_more = end < position.offset;
         if is_lost && channel == COMMANDS {
-            // What is left of them has not been executed.
+            // The commands that are left have not been executed.
             publications = read_after(0).await?.rest(&since).publications;
         }
         if is_lost || is_skipped || has_more && !is_in_parts {

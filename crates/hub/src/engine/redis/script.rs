@@ -136,7 +136,7 @@ static REMOVE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&format!("{NOW}{IN_TIME}{remove}"))
 });
 
-/// Some of those that have expired are removed: nobody may ever ask for them.
+/// Removes at most ten expired entries as well, because a channel's presence may never be read.
 /// KEYS: infos, expiries. ARGV: client, info, TTL in milliseconds.
 static ADD_PRESENCE: LazyLock<Script> = LazyLock::new(|| {
     let add = r"
@@ -242,7 +242,7 @@ pub(super) struct Reading<'a> {
     pub(super) is_followed: bool,
 }
 
-/// What was read.
+/// The result of a read.
 pub(super) struct Read {
     pub(super) position: Position,
     pub(super) publications: Vec<Arc<Publication>>,
@@ -295,7 +295,7 @@ pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Resul
 }
 
 impl Read {
-    /// What is kept after `since`, also if something is missing, and all of another history.
+    /// The publications after `since`, even if there is a gap; all of them if the history has another epoch.
     pub(super) fn rest(self, since: &Position) -> Recovery {
         let Self { position, mut publications } = self;
         let is_other = position.epoch != since.epoch;

@@ -70,7 +70,7 @@ impl Deliveries {
         self.stalled_len -= self.stalled.pop_front().map_or(0, |event| event.len());
     }
 
-    /// What has found no room is still delivered.
+    /// Delivers the stalled events in a task of its own.
     pub(super) fn finish(mut self) {
         if self.are_stalled() {
             tokio::spawn(async move {

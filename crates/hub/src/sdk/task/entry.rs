@@ -13,11 +13,11 @@ use crate::sdk::subscription::{SubscribeOptions, SubscriptionEvent};
 
 /// A subscription, whether the server knows of it or not.
 pub(super) struct Entry {
-    /// Tells it from an earlier one of the same channel.
+    /// Distinguishes it from an earlier subscription to the same channel.
     pub(super) key: u64,
     pub(super) options: SubscribeOptions,
     pub(super) events: Sender<SubscriptionEvent>,
-    /// Who waits for the first result.
+    /// The caller of `subscribe`, until the first result.
     pub(super) done: Option<oneshot::Sender<Result<(), ClientError>>>,
     pub(super) token: String,
     /// The token that is being made, by its key.

@@ -8,7 +8,7 @@ use crate::sdk::connection::Lost;
 /// The most memory, in bytes. A server may make 128 subscriptions by default; this is room for some 20,000.
 const LEN_MAX: usize = 4 << 20;
 
-/// What a subscription takes besides its name and its epoch, in memory; and at most in a connect command.
+/// The memory of a subscription besides its name and its epoch, in bytes. Also the maximum that it adds to a connect command.
 const ENTRY_LEN: usize = 128;
 
 #[derive(Default)]

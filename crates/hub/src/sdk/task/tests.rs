@@ -709,7 +709,7 @@ async fn the_end_does_not_wait_for_a_server_that_reads_slowly() {
     }
 }
 
-/// What was begun before the end is sent.
+/// A message whose sending began before the end is sent in full.
 #[tokio::test(start_paused = true)]
 async fn the_end_waits_for_what_is_being_sent() {
     let (opened, mut server) = open(100).await;
