@@ -72,7 +72,7 @@ pub(crate) fn configure() {
     // Where it fails, nothing is lost but memory.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
-    // What this opens stays open.
+    // Opens the file of `resident`, which stays open.
     resident();
 }
 
@@ -115,7 +115,7 @@ pub(crate) async fn return_memory(server: ServerHandle) {
             in_use = in_use.min(held);
             if held > in_use.saturating_add(UNUSED_MIN.max(in_use / 8)) {
                 rounds_left = ROUNDS;
-                // What is left after the rounds.
+                // The baseline is measured again after the rounds.
                 in_use = u64::MAX;
             }
         }

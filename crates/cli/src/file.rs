@@ -112,7 +112,7 @@ mod tests {
         let mut before = File::open(&path).unwrap();
         write(&path, "new").unwrap();
         assert_eq!(content(&path), "new");
-        // Who reads the old one is not disturbed.
+        // A reader of the old file is not disturbed.
         assert_eq!(io::read_to_string(&mut before).unwrap(), "a longer text");
         write(&folder.path().join("other"), "new").unwrap();
         assert_eq!(content(&folder.path().join("other")), "new");

@@ -1,4 +1,4 @@
-//! What `/proc/self/stat` says, which stays open: it can be read although the process has no free file descriptor.
+//! Reads `/proc/self/stat`. The file stays open, so that it can be read when the process has no free file descriptor.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -10,7 +10,7 @@ static STAT: OnceLock<File> = OnceLock::new();
 pub(crate) struct Stat(String);
 
 impl Stat {
-    /// What it says now.
+    /// The current fields.
     pub(crate) fn read() -> Option<Self> {
         if STAT.get().is_none() {
             let _ = STAT.set(File::open("/proc/self/stat").ok()?);

@@ -97,7 +97,7 @@ pub(crate) fn observer(args: &Record, side: Side) -> Result<Option<Observer>, St
             let stopped = format!("--record {name}: {error}; recording has stopped");
             match side {
                 Side::Client => terminal::print_error(stopped),
-                // Nobody may read what a server prints.
+                // The output of a server may be unread, so the error is logged.
                 Side::Server => error!("{stopped}"),
             }
             *recording = Recording::Failed;

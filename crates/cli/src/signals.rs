@@ -49,8 +49,8 @@ impl Signals {
         Ok(Self {})
     }
 
-    /// As [`new`](Self::new). The second signal ends the process soon, for a command whose only thread may wait without an end: as long as
-    /// nobody reads the output, for example.
+    /// As [`new`](Self::new). The second signal ends the process soon, for a command whose only thread may block forever, such as in a
+    /// write to a full pipe.
     pub(crate) fn ending_at_second() -> io::Result<Self> {
         watch(|| {})?;
         Self::new()

@@ -20,7 +20,7 @@ pub(crate) fn print_error(text: impl Display) {
     let _ = writeln!(io::stderr(), "wireloom: {text}");
 }
 
-/// The same, but what nobody reads within a second is left out: it must not keep a server from ending.
+/// The same, but text that is not written within a second is dropped: it must not keep a server from ending.
 pub(crate) fn try_print_error(text: impl Display) {
     let (mut errors, _queued) = queued_stderr();
     let _ = writeln!(errors, "wireloom: {}", visible(&text.to_string()));

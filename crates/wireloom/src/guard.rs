@@ -21,7 +21,7 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Data that a [`Guarded`] protects.
 pub(crate) trait Guardable {
-    /// What has been collected since the lock.
+    /// The wakes and drops collected since the lock.
     fn deferred(&mut self) -> &mut Deferred;
 
     /// Called before each unlock.

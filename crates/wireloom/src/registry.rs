@@ -71,7 +71,7 @@ pub(crate) struct Registry {
     /// Permits for connections whose protocol is not known yet.
     handshakes: OnceLock<Arc<Semaphore>>,
     servers: Mutex<Servers>,
-    /// What threads keep beside the memory of the connections.
+    /// The limit of the buffers that threads keep for reuse, outside the connections' memory.
     buffers: Mutex<Option<buffer::MemoryLimit>>,
 }
 

@@ -159,7 +159,7 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
     match args.log {
         LogFormat::Text => {
             let text = announcement(&listening, admin_address, has_rooms, &hub, args);
-            // The standard output may be closed, or full while nobody reads it.
+            // The standard output may be closed, or a full pipe.
             tokio::task::spawn_blocking(move || io::stdout().write_all(&text?));
         }
         LogFormat::Json => {
@@ -203,7 +203,7 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is served.
+/// The running servers and the hub.
 struct Serving {
     tasks: JoinSet<io::Result<()>>,
     handle: ServerHandle,

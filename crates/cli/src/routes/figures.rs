@@ -70,7 +70,7 @@ impl Eviction {
         }
     }
 
-    /// The eviction that an error stands for, if any.
+    /// The eviction that caused this error, if any.
     fn of(error: &WebSocketError) -> Option<Self> {
         match error {
             WebSocketError::SlowPeer => Some(Self::Slow),
@@ -122,7 +122,7 @@ impl Figures {
         }
     }
 
-    /// Counts and logs the eviction that `error` stands for, if any.
+    /// Counts and logs the eviction that caused `error`, if any.
     pub(super) fn evict_for(&self, error: &WebSocketError, peer: SocketAddr) {
         if let Some(reason) = Eviction::of(error) {
             self.evict(reason, peer);

@@ -36,7 +36,7 @@ pub(super) fn is_allowed(allowed: LiveStats, request: &Request) -> bool {
     }
 }
 
-/// What else an address has for the page.
+/// The other paths that an address has for the page.
 #[derive(Clone, Copy)]
 pub(super) struct Access {
     /// `/metrics`.

@@ -59,7 +59,7 @@ impl Routes {
     /// # Errors
     /// The directory of `--dir` cannot be read.
     pub(crate) fn new(args: &Serve, hub: Hub) -> Result<Self, String> {
-        // What this opens stays open.
+        // Opens the files of `process`, which stay open.
         process::latest();
         let start_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let files = args

@@ -1,4 +1,4 @@
-//! What the operating system reports about this process.
+//! The figures of this process that the operating system reports.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

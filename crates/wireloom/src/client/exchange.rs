@@ -78,7 +78,7 @@ impl Connector {
     /// Whether the server is known to speak HTTP/1.1.
     fn knows_http11(&self, target: &Target, tls: Option<&TlsInfo>) -> bool {
         self.is_http11_assumed
-            // RFC 7301 §6: the identifier stands for HTTP/1.1.
+            // RFC 7301 §6: the identifier of HTTP/1.1.
             || tls.and_then(|tls| tls.alpn.as_deref()) == Some(b"http/1.1")
             || self.http11_servers.contains(&Server::from(target))
     }
@@ -107,7 +107,7 @@ impl Connector {
         target: &Target,
         headers: &[(String, String)],
     ) -> Result<RequestConnection, Error> {
-        // Without TLS nothing tells whether the server speaks HTTP/2: a preface would cost servers of HTTP/1.1 an error per request.
+        // Without TLS there is no ALPN: a connection preface would cost servers of HTTP/1.1 an error per request.
         if self.is_http1_only || !(target.secure || self.is_http2) {
             self.connect_http1(target).await.map(RequestConnection::Http1)
         } else {

@@ -184,7 +184,7 @@ impl PendingResponse {
         self.task.take()
     }
 
-    /// Waits for the first part of the response; tells if a connection that had been kept failed before it.
+    /// Waits for the first part of the response. Returns `Some` if a reused connection failed before it.
     ///
     /// Cancel safe: dropping the future loses nothing.
     pub(super) async fn unanswered(&mut self) -> Option<Unanswered> {

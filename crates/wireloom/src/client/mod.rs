@@ -98,7 +98,7 @@ use target::Target;
 #[cfg(feature = "tls")]
 use tls::ClientTls;
 
-/// What identifies this client to servers by default.
+/// The default `User-Agent`.
 const USER_AGENT: &str = concat!("wireloom/", env!("CARGO_PKG_VERSION"));
 
 fn is_user_agent(name: &str) -> bool {

@@ -88,7 +88,7 @@ impl Request {
         self
     }
 
-    /// RFC 9110 §4.2.3: an empty path stands for `/` except in the target of OPTIONS.
+    /// RFC 9110 §4.2.3: an empty path is `/` except in the target of OPTIONS.
     pub(super) fn is_for_server(&self) -> bool {
         let url = self.url.split('#').next().unwrap_or_default();
         let rest = url.split_once("://").map(|(_, rest)| rest);
@@ -111,7 +111,7 @@ impl Request {
         &self.url
     }
 
-    /// Whether its content is sent in chunks over HTTP/1.1: nobody knows the length.
+    /// Whether its content is sent in chunks over HTTP/1.1: the length is unknown.
     pub(super) fn needs_chunks(&self, connector_headers: &[(String, String)]) -> bool {
         let names_length =
             connector_headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-length"));

@@ -182,7 +182,7 @@ impl fmt::Debug for Target {
     }
 }
 
-/// What follows the colon of a URL that has one of these schemes.
+/// The rest of a URL with one of these schemes, after the colon.
 fn without_scheme<'a>(url: &'a str, schemes: &[&str]) -> Option<&'a str> {
     let (scheme, rest) = url.split_once(':')?;
     schemes.iter().any(|known| scheme.eq_ignore_ascii_case(known)).then_some(rest)

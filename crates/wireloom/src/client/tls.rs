@@ -25,7 +25,7 @@ use crate::transport::{Io, TlsInfo};
 pub struct ClientTls {
     trust: Trust,
     identity: Option<Arc<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>>,
-    /// The certificate is shown to nobody, that of a configuration of rustls neither.
+    /// No client certificate is sent, not even that of a configuration of rustls.
     hides_identity: bool,
     /// A choice was added to a configuration of rustls, which cannot be changed.
     conflicts: bool,

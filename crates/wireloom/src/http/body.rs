@@ -105,13 +105,13 @@ impl Deadline {
         now
     }
 
-    /// Nothing is read until the next look.
+    /// No content is read until the next poll.
     fn suspend(&mut self) {
         self.look();
         self.is_suspended = true;
     }
 
-    /// `is_read`: the content is read until the next look, as far as is known.
+    /// `is_read`: the caller expects to read the content until the next poll.
     fn poll(&mut self, cx: &mut Context<'_>, is_read: bool) -> Poll<()> {
         loop {
             let now = self.look();

@@ -62,8 +62,8 @@ impl OriginPolicy {
         })
     }
 
-    /// Whether a text is a pattern of origins: an origin whose host begins with `*.`, which stands for one or more labels, followed by
-    /// at least two more.
+    /// Whether a text is a pattern of origins: an origin whose host begins with `*.`, which matches one or more labels, followed by at
+    /// least two more.
     pub fn is_pattern(text: &str) -> bool {
         text.split_once("://*.").is_some_and(|(scheme, host)| {
             without_port(host).trim_matches('.').contains('.')

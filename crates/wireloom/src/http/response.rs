@@ -21,7 +21,7 @@ pub struct Response {
     pub(crate) afterwards: Afterwards,
 }
 
-/// What the server does with the connection after a response.
+/// The state of the connection after a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Afterwards {
     /// More requests may follow on the connection.

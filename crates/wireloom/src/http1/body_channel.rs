@@ -174,7 +174,7 @@ mod tests {
         Context::from_waker(std::task::Waker::noop())
     }
 
-    /// What the application reads: content, then `None` or an error.
+    /// Reads to the end, as the application does: the content, and the error if it ends with one.
     fn read_all(receiver: &mut BodyReceiver) -> (Vec<u8>, Option<HttpError>) {
         let mut content = Vec::new();
         loop {

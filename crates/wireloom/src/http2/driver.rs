@@ -97,7 +97,7 @@ enum Read {
     Eof,
 }
 
-/// What the core wants of the transport, when the mutex was last held.
+/// The core's interest in the transport, as of the last time the mutex was held.
 #[derive(Clone, Copy)]
 struct Wants {
     read: bool,
@@ -289,7 +289,7 @@ impl Driver {
             self.woken_len = state.deferred.wakers_len();
         }
         drop(state);
-        // What TLS buffers for a peer that does not read is in no queue of the core.
+        // Bytes that TLS buffers for a peer that does not read have left the core's queues.
         let is_buffered = self.blocked && self.io.left_len().is_some();
         self.memory.report(&memory, if is_buffered { BUFFERED_LEN_MAX } else { 0 });
     }
@@ -301,7 +301,7 @@ impl Driver {
             Some(Read::Stopped)
         } else if !self.input.is_empty() {
             return Ok(Read::Some);
-        // What is read may grant the window without which queued content is never freed.
+        // The input may grant the window without which queued content is never freed.
         } else if self.memory.poll_read_allowed(cx).is_pending() && !wants.window {
             Some(Read::OutOfMemory)
         } else {

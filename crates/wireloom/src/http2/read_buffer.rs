@@ -32,7 +32,7 @@ pub(super) struct ReadBuffer {
 /// A read buffer that content borrows.
 struct Borrowed {
     buffer: Buffer,
-    /// What it adds to `count`.
+    /// Its share of `count`.
     units: usize,
     /// Counts this buffer.
     count: &'static AtomicUsize,

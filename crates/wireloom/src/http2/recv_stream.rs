@@ -177,7 +177,7 @@ impl Drop for RecvStream {
             let State { slots, core, deferred, .. } = &mut *state;
             let Some(slot) = slots.get(stream) else { return };
             let (receiving, finished, is_accepted) = (slot.receiving, slot.finished, slot.is_accepted);
-            // What a tunnel has sent before its end still leaves, as over TCP.
+            // Content that a tunnel has sent before its end is still written, as over TCP.
             let is_sent = slot.is_tunnel && finished;
             if receiving == Receiving::Open {
                 slot.receiving = Receiving::Discarding;

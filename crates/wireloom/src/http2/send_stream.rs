@@ -157,8 +157,8 @@ impl SendStream {
         self.command(true, |state, key| state.core.send_trailers(key, to_fields(trailers)))
     }
 
-    /// Resets the stream because its content has failed: with the code of the stream that it was forwarded from, if that was reset. Whoever
-    /// waits for the answer learns why.
+    /// Resets the stream because its content has failed: with the code of the stream that it was forwarded from, if that was reset. The
+    /// pending response fails with this error.
     pub(crate) fn fail(&mut self, error: &HttpError) {
         self.done = true;
         let key = self.stream.key;
@@ -200,7 +200,7 @@ impl SendStream {
                 Err(error) => {
                     let error = HttpError::from(error);
                     if matches!(error, HttpError::Http2(CoreError::Misuse(Misuse::ContentLengthMismatch))) {
-                        // RFC 9113 §8.1.1: the message cannot become valid. Whoever waits for the answer learns why.
+                        // RFC 9113 §8.1.1: the message cannot become valid. The pending response fails with this error.
                         let code = code_of_incomplete(state.core.role());
                         let _ = state.core.reset(stream.key, code);
                         state.fail_stream(stream.key, &error);

@@ -87,7 +87,7 @@ impl Shared {
     {
         let fields = fields.into_iter();
         let is_accepted = is_accepted(fields.clone());
-        // What is not sent is dropped after the unlock: its destructor may be one of the application.
+        // An unsent body is dropped after the unlock: its destructor may be code of the application.
         let mut body = Some(body).filter(|body| !body.is_empty());
         self.command(|state| {
             state.check_alive()?;

@@ -148,7 +148,7 @@ impl State {
         self.core.set_reading(now, is_reading);
     }
 
-    /// Resets the streams whose rest nobody reads, and which have had their time.
+    /// Resets the streams whose rest is not read and whose time for discarding it has passed.
     pub(super) fn reset_unread(&mut self) {
         let (now, is_reading) = (self.now(), self.is_reading());
         self.unread.reset_due(&mut self.core, now, is_reading);
@@ -180,7 +180,7 @@ impl State {
         }
     }
 
-    /// What follows counts its time from now on.
+    /// Sets the core's clock to now: deadlines that begin after this call count from here.
     pub(super) fn advance_clock(&mut self) {
         self.core.advance_clock(self.epoch.elapsed());
     }

@@ -228,14 +228,14 @@ mod tests {
         let filled = [fill(&mut client).await, fill(&mut server).await];
         assert!(filled.iter().all(|&len| len > 200_000), "{filled:?}");
         assert!(polls_while_idle(polls).await <= POLLS_MAX);
-        // One end has sent END_STREAM, which nobody reads.
+        // One end has sent END_STREAM, and the other one does not read it.
         client.shutdown().await.unwrap();
         assert!(polls_while_idle(polls).await <= POLLS_MAX);
         let mut content = Vec::new();
         server.read_to_end(&mut content).await.unwrap();
         assert_eq!(content.len(), filled[0]);
         assert!(polls_while_idle(polls).await <= POLLS_MAX);
-        // RFC 9113 §8.5: the stream is reset, which nobody reads either.
+        // RFC 9113 §8.5: the stream is reset, and the other end does not read that either.
         drop(client);
         assert!(polls_while_idle(polls).await <= POLLS_MAX);
         assert!(server.write(&[7]).await.is_err());
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(content, b"onetwo");
     }
 
-    // What a handler would answer has no receiver: the work for it is saved.
+    // After the connection has ended, an answer has no receiver: the handler should not process unread content.
     #[tokio::test(start_paused = true)]
     async fn the_end_of_the_connection_drops_what_was_not_read() {
         let (mut client, mut server, _) = tunnel().await;

@@ -1,4 +1,4 @@
-//! Streams on which this side has sent everything, and whose rest nobody reads: requests that were answered before they ended (RFC 9113
+//! Streams on which this side has sent everything, and whose rest is discarded: requests that were answered before they ended (RFC 9113
 //! §8.1), and tunnels of a client.
 
 use std::time::Duration;
@@ -11,8 +11,8 @@ use wireloom_http2::{Connection, Role, StreamKey};
 /// which some clients would report as a failure.
 const LEN_MAX: usize = 64 << 10;
 
-/// The same for a request that was accepted. curl before 8 ends neither without window for the rest of its request nor when it is
-/// reset with NO_ERROR, once a status below 300 has told it to continue; so the rest is read, as it is over HTTP/1.1.
+/// The same for a request that was accepted. After a status below 300, curl before 8 continues its request: it hangs without window for the
+/// rest, and also when the stream is reset with NO_ERROR. So the rest is read, as over HTTP/1.1.
 const ACCEPTED_LEN_MAX: usize = 64 << 20;
 
 /// The maximum time for which content is discarded before the stream is reset.

@@ -23,13 +23,13 @@ fn kib(len: usize) -> u32 {
     (len / KIB) as u32
 }
 
-/// What a connection of HTTP holds while it is idle, in KiB: its task, the registration with the runtime, a short head. Tests count it.
+/// The memory of an idle HTTP connection, in KiB: its task, the registration with the runtime, a short head. Tests count it.
 pub(crate) const CONNECTION_KIB: u8 = 4;
 
 /// As [`CONNECTION_KIB`], for a WebSocket.
 pub(crate) const WEBSOCKET_KIB: u8 = 1;
 
-/// What a connection holds for TLS in addition, in KiB.
+/// The additional memory of a connection with TLS, in KiB.
 #[cfg(feature = "tls")]
 pub(crate) const TLS_KIB: u8 = 8;
 
@@ -45,7 +45,7 @@ pub(super) struct Inner {
     memory: Arc<Memory>,
     /// Of what it holds while it is idle.
     idle_kib: AtomicU8,
-    /// What all its reservations hold, in KiB.
+    /// The memory of all its reservations, in KiB.
     held_kib: AtomicU32,
     group: Option<Arc<Group>>,
     /// Whether the target was evicted. It changes while that is locked.

@@ -32,7 +32,7 @@ pub(crate) trait Evict: Send + Sync {
 /// A connection that is evicted.
 struct Evicted {
     account: Arc<Inner>,
-    /// What was chosen. The account may have another target since.
+    /// The target that was chosen. The account may have another one since.
     target: Weak<dyn Evict>,
     /// It was in use.
     is_busy: bool,

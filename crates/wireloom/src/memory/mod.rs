@@ -49,7 +49,7 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Category {
-    /// What each connection holds while it is idle.
+    /// The memory of each connection while it is idle.
     Connection,
     /// Buffers with bytes that were read and not consumed.
     ReadBuffer,

@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(memory.stats().bodies, MAX);
     }
 
-    // Nobody can be evicted for them.
+    // Heads cannot evict connections.
     #[test]
     fn heads_use_at_most_half_of_the_memory() {
         let memory = Memory::new(MAX);

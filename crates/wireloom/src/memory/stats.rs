@@ -34,7 +34,7 @@ pub struct MemoryStats {
     pub evicted: u64,
 }
 
-/// What was done about peers that read too slowly.
+/// Counters of the actions against peers that read too slowly.
 #[derive(Debug, Default)]
 pub(crate) struct SlowPeers {
     /// Messages.

@@ -27,9 +27,9 @@ use crate::{http::Origin, transport::tls::ServerTls};
 pub(super) const TLS_HANDSHAKE: u8 = 0x16;
 
 impl Connection {
-    /// Waits for the first byte, and then for a permit: a silent client needs no permit, and one that waits for a permit needs no
-    /// buffer, unless its transport cannot tell that it is readable. With `secured`, bytes that may be TLS stay in the socket. `None` when
-    /// the client has disconnected or the server shuts down.
+    /// Waits for the first byte, and then for a permit: a silent client needs no permit, and one that waits for a permit needs no buffer,
+    /// unless its transport has no readiness. With `secured`, bytes that may be TLS stay in the socket. `None` when the client has
+    /// disconnected or the server shuts down.
     pub(super) async fn begin(&mut self, secured: bool, handshakes: &Arc<Semaphore>) -> Option<Handshaking> {
         let Self { io, bytes, bytes_memory, config, registry, timeouts, .. } = self;
         let mut deadline = Deadline::after(config.handshake_timeout);
@@ -49,7 +49,7 @@ impl Connection {
             let turn = match handshakes.clone().try_acquire_owned() {
                 Ok(turn) => turn,
                 Err(_) => {
-                    // Of a transport that cannot tell that it is readable.
+                    // Only a transport without readiness has a buffer here.
                     bytes_memory.try_set(bytes.capacity()).ok()?;
                     // The wait is this server's doing: the client's deadline begins again after it.
                     deadline = Deadline::after(config.handshake_timeout);

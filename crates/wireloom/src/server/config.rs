@@ -30,8 +30,8 @@ pub struct ServerConfig {
     /// clients that the proxy names. It does not apply to Unix sockets.
     pub connections_per_address_max: Option<usize>,
     /// Networks of proxies in front of the server that send a header of the PROXY protocol, version 1 or 2, first on each connection:
-    /// [`Request::peer`](crate::Request::peer) is the client that it names. They must send it, their connections are not counted per
-    /// address, and no one else's header is believed. 0.0.0.0 stands for peers without an address, such as those of a Unix socket. None.
+    /// [`Request::peer`](crate::Request::peer) is the client that it names. They must send it, and their connections are not counted per
+    /// address. A header from any other address is refused. 0.0.0.0 matches peers without an address, such as those of a Unix socket. None.
     ///
     /// ```
     /// use wireloom::{IpNet, ServerConfig};

@@ -217,7 +217,7 @@ impl Connection {
         }
     }
 
-    /// Sends close_notify (RFC 8446 §6.1) where nothing else is to be sent, as far as the transport accepts it at once.
+    /// Sends close_notify (RFC 8446 §6.1) if nothing else is to be sent and the transport accepts it at once.
     fn notify_end(&mut self) {
         if self.io.buffers_writes() {
             let _ = self.io.poll_shutdown(&mut Context::from_waker(Waker::noop()));
@@ -580,7 +580,7 @@ fn scan_head(
     }
 }
 
-/// What a write has come to.
+/// The result of a write.
 enum Write {
     /// The client has accepted bytes, and others wait.
     Progress,
@@ -687,9 +687,9 @@ struct Leaving {
 }
 
 impl Leaving {
-    /// Ready when the client has disconnected, or shut down its sending side, which cannot be distinguished. Stores the bytes of
-    /// another request; where there is no memory for them, the connection ends too. Nothing is read after them, nor before the body
-    /// `is_taken`: then only an error of the socket tells that the client has left.
+    /// Ready when the client has disconnected, or shut down its sending side, which cannot be distinguished. Stores the bytes of another
+    /// request; if there is no memory for them, the connection ends too. Reading stops after them, and begins only when the body
+    /// `is_taken`: while it is stopped, only an error of the socket reports that the client has left.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,

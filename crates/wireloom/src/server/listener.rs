@@ -105,8 +105,8 @@ pub(super) fn has_no_connection(_: &impl Listener, _: &io::Error) -> bool {
 /// The address of a peer that has none.
 pub(super) const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// A listener on a Unix socket. A socket that a server has left behind, so that nobody accepts its connections, is replaced; the
-/// permissions of the new one are those of the process (umask).
+/// A listener on a Unix socket. A stale socket, whose server no longer listens, is replaced; the permissions of the new one are those of
+/// the process (umask).
 ///
 /// # Errors
 /// The path cannot be used, or another process listens there.

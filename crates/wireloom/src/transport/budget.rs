@@ -1,5 +1,5 @@
-//! What one task produces before it yields, in bytes. On a server the task's connection pays for it with its share of the processor
-//! ([`crate::scheduler`]), elsewhere with tokio's budget for a task.
+//! The number of bytes that a task may produce before it yields. On a server they are charged to the connection's share of the processor
+//! ([`crate::scheduler`]), elsewhere to tokio's budget for a task.
 
 use std::task::{Context, Poll, ready};
 

@@ -147,7 +147,7 @@ impl Io {
         self.buffered_len_max() != Some(0)
     }
 
-    /// The most bytes that the transport has buffered and [`Io::poll_flush`] would write; `None` if it does not tell.
+    /// An upper bound of the bytes that the transport has buffered and [`Io::poll_flush`] would write; `None` if unknown.
     pub(crate) fn buffered_len_max(&self) -> Option<usize> {
         match self {
             #[cfg(feature = "tls")]
@@ -158,7 +158,7 @@ impl Io {
         }
     }
 
-    /// Bytes that have left a transport that buffers written bytes, if it can tell.
+    /// Bytes that have left a transport that buffers written bytes; `None` if unknown.
     pub(crate) fn left_len(&self) -> Option<u64> {
         match self.observed() {
             #[cfg(feature = "tls")]
@@ -282,7 +282,7 @@ impl Io {
         }
     }
 
-    /// Whether bytes wait in the kernel for room at the peer. Where the kernel does not tell (but on Linux), there are none.
+    /// Whether the kernel holds bytes that the peer has no room for. Always false except on Linux, the only kernel that reports it.
     pub(crate) fn has_unsent(&self) -> bool {
         #[cfg(target_os = "linux")]
         return self.tcp().is_some_and(|tcp| super::unsent::len(tcp, Kept::Unsent) > 0);
@@ -290,8 +290,8 @@ impl Io {
         false
     }
 
-    /// Bytes that the peer has acknowledged, of `written` that the transport has accepted. Where the kernel does not tell (but on Linux), all
-    /// that have left the transport.
+    /// Bytes that the peer has acknowledged, of `written` that the transport has accepted. Except on Linux, the only kernel that reports
+    /// it, all that have left the transport.
     #[cfg(feature = "client")]
     pub(crate) fn acknowledged_len(&self, written: u64) -> u64 {
         let left = self.left_len().unwrap_or(written);

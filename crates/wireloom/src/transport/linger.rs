@@ -76,7 +76,7 @@ impl Linger {
         Self::until(Some(Instant::now() + HTTP_TIMEOUT), HTTP_STEP_LEN)
     }
 
-    /// What is read is paid with the share of this connection of a server.
+    /// Charges the bytes that are read to this account of a server's connection.
     pub(crate) fn with_account(mut self, account: &Account) -> Self {
         self.account = account.clone();
         self

@@ -111,7 +111,7 @@ struct Observation {
     unobserved: Mutex<Unobserved>,
 }
 
-/// What has happened while the connection was locked.
+/// Events that the tap has not observed yet, because the connection was locked.
 #[derive(Default)]
 struct Unobserved {
     events: VecDeque<OwnedEvent>,
@@ -126,8 +126,8 @@ struct Unobserved {
 /// From this number of bytes on, the transport neither reads nor writes: a thread is slow to observe what others have.
 const UNOBSERVED_LEN_MAX: usize = 1 << 20;
 
-/// What one thread is to observe. If it does not, because a function of the application has panicked before or in the tap, the tap misses
-/// what was left, and the connection goes on.
+/// The duty of one thread to observe the events. If a function of the application panics before or in the tap, `Drop` discards the
+/// remaining events, and the connection goes on.
 struct Due {
     observation: Arc<Observation>,
     is_done: bool,

@@ -16,7 +16,7 @@ pub(super) enum Kept {
     Unacknowledged,
 }
 
-/// Their number, with the end of the stream, which counts as one. 0 if the kernel does not tell.
+/// Their number, with the end of the stream, which counts as one. 0 if the kernel does not report it.
 pub(super) fn len(tcp: &TcpStream, kept: Kept) -> usize {
     let request = match kept {
         Kept::Unsent => libc::SIOCOUTQNSD as libc::Ioctl,

@@ -17,7 +17,7 @@ pub(super) const MESSAGES_PER_PAYMENT: u32 = 64;
 /// Control frames that are handled before the task pays for them.
 pub(super) const CONTROLS_PER_PAYMENT: usize = 512;
 
-/// What a message or a control frame costs beside its length, for a handler that answers it, in bytes that are produced.
+/// The cost of a message or a control frame in addition to its length, for a handler that answers it, in bytes of the task's budget.
 pub(super) const MESSAGE_COST: usize = 128;
 
 /// While at least this many bytes of a frame are missing, a read goes directly to the end of a message that is being assembled. Fewer bytes
@@ -57,7 +57,7 @@ pub(super) struct ActiveReceiver {
     pub(super) unreported_len: u64,
     /// The number of bytes that had been received when the close timeout was found to have expired.
     pub(super) read_before_timeout: Option<u64>,
-    /// What the messages that were returned cost, which the task pays for before it gets more.
+    /// The cost of the messages that were returned. The task pays it before it receives more.
     pub(super) budget: Budget,
     /// Short messages that are returned before the next payment.
     pub(super) messages_left: u32,
@@ -91,7 +91,7 @@ pub(super) enum ReceiverSlot {
     Waiting(Box<ActiveReceiver>),
     /// The receiver was dropped, and no task has taken its place. `None` if the connection is idle.
     Dropped(Option<Box<ActiveReceiver>>),
-    /// The connection has ended, and the receiver was told or dropped.
+    /// The connection has ended, and the receiver has returned that or was dropped.
     Ended,
 }
 

@@ -162,7 +162,7 @@ struct Joined {
 struct Direct<'m> {
     state: Guard<'m, State>,
     frames: Frames,
-    /// What is written in place of their bytes.
+    /// The TLS records that are written in place of the frames' bytes.
     records: Option<Records>,
 }
 

@@ -131,7 +131,7 @@ pub(super) fn put_buffer(mut buffer: Vec<u8>) {
     });
 }
 
-/// Finds a flusher for this connection: the future that is driven on this thread, or a new `task`, which is told whether it runs in
+/// Finds a flusher for this connection: the future that is driven on this thread, or a new `task`, whose argument is whether it runs in
 /// parallel to the thread that sends; there is none for a connection that is being dropped. `Unflushed` without a runtime and in one that
 /// shuts down: then the futures of the sender and the receiver flush while they are polled.
 pub(super) fn schedule<F>(

@@ -185,7 +185,7 @@ fn poll_found(
         active.spend(false);
     }
     if shared.is_compressed() {
-        // Of the answers to the messages before. It is paid here, because nobody waits while the state is locked.
+        // Of the answers to the messages before. It is paid here, because no task may wait while it holds the lock.
         active.budget.spend(shared.take_compression_cost());
     }
     loop {
@@ -206,7 +206,7 @@ fn poll_found(
                 return Poll::Pending;
             };
             let Some(read) = read else {
-                // Taken before the unlock, in which an observer may panic: it is told of the end once.
+                // Taken before the unlock, in which an observer may panic: it observes the end once.
                 let mut ended = held.take();
                 let failed = ended.as_mut().and_then(|active| active.failed.take());
                 drop(state);

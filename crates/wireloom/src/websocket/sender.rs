@@ -49,7 +49,7 @@ impl Sender {
     ///
     /// # Cancel safety
     /// When the future is dropped the message has been queued as a whole or not at all; [`reserve`](Self::reserve) makes clear which.
-    /// What has been queued is written, whatever the task does next.
+    /// A queued message is written even if the task never polls the sender again.
     ///
     /// # Errors
     /// The connection is closed or has failed, or the peer is too slow and is disconnected ([`SlowPeer`]).
@@ -289,7 +289,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Waits until the connection has ended: after the closing handshake, or when the transport has failed. [`end`](Self::end) tells why.
+    /// Waits until the connection has ended: after the closing handshake, or when the transport has failed. [`end`](Self::end) returns the
+    /// reason.
     ///
     /// ```
     /// # async fn example(mut sender: wireloom::Sender) {
@@ -496,7 +497,7 @@ pub(super) enum Sent {
     Full,
 }
 
-/// What is queued as a whole or not at all.
+/// A message or fragment, which is queued as a whole or not at all.
 #[derive(Clone, Copy)]
 enum Outgoing<'a> {
     Message(&'a Payload<'a>),

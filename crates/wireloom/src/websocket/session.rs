@@ -1,5 +1,5 @@
-//! What this end sends, and how it closes: the sending half of the protocol core, and what was decided about the end. It does no
-//! input or output: [`Link`](super::link::Link) writes its queue.
+//! The outbound half of a connection: the protocol core's outbound half, and the state of closing. No I/O: [`Link`](super::link::Link)
+//! writes its queue.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::scheduler::TURN;
 /// From this length on, in bytes, the core sends `Bytes` by reference, where it can.
 pub(super) const SHARED_LEN_MIN: usize = 4 << 10;
 
-/// What compressing a byte costs, in bytes that are copied or inflated: 8 ms for a MiB.
+/// The cost of compressing a byte, in bytes that are copied or inflated: 8 ms for a MiB.
 const COMPRESSION_COST: usize = 8;
 
 /// The most that a connection pays for what it has compressed since it received last: one that is mostly sent to owes no more.
@@ -188,7 +188,7 @@ impl Session {
         Ok(frames.len())
     }
 
-    /// What compression has cost since the last call, in bytes that are produced otherwise.
+    /// The cost of compression since the last call, in bytes of the task's budget.
     pub(super) fn take_compression_cost(&mut self) -> usize {
         self.core.take_compressed_len().saturating_mul(COMPRESSION_COST).min(COMPRESSION_COST_MAX)
     }
@@ -242,7 +242,7 @@ impl Session {
         self.rare.as_ref().map_or(0, |rare| rare.dropped)
     }
 
-    // What was transferred.
+    // Transferred bytes.
 
     /// The transport has accepted bytes, after it `was_full` or not.
     pub(super) fn handle_written(&mut self, was_full: bool) {

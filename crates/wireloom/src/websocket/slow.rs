@@ -34,7 +34,7 @@ struct Deadlines {
     stall: DrainDeadline,
     /// When the transport was last offered bytes.
     looked_at: Duration,
-    /// Bytes that had left the transport then, if it can tell.
+    /// Bytes that had left the transport then, if it counts them.
     left: u64,
     timer: Timer,
 }
@@ -66,8 +66,9 @@ impl Slow {
         self.deadlines = None;
     }
 
-    /// The transport is full: `queued` bytes wait for it, or it buffers some itself. `left` counts the bytes that have left one that buffers,
-    /// if it can tell; then they count in the place of those that it has [accepted](Self::accepted). True when no bytes waited before.
+    /// The transport is full: `queued` bytes wait for it, or it buffers some itself. `left` is the number of bytes that have left a
+    /// transport that buffers, if it counts them; then they replace those that it has [accepted](Self::accepted). True when no bytes waited
+    /// before.
     pub(super) fn wait(
         &mut self,
         policy: &SlowPeer,
@@ -156,7 +157,7 @@ impl Deadlines {
     }
 
     fn look(&mut self, now: Duration, step: Duration) {
-        // Without a timer nobody looks in time.
+        // Without a timer the last look may be any time ago.
         if self.timer.is_set() {
             let absence = deadline::absence(now.saturating_sub(self.looked_at), step);
             for deadline in [&mut self.queue, &mut self.stall] {

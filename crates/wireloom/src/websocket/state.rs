@@ -49,7 +49,7 @@ const OVERLOADED_LINGER: Duration = Duration::from_secs(1);
 const YIELDS_WITHOUT_GROWTH: u32 = 16;
 
 thread_local! {
-    /// Most clients of a server are told the same.
+    /// Most clients of a server have the same result.
     static NEGOTIATED: Kept<Negotiated> = const { RefCell::new(VecDeque::new()) };
 }
 
@@ -84,7 +84,7 @@ impl Shared {
             inbound.log_headers();
             outbound.log_headers();
         }
-        // What the opening handshake has written may be buffered.
+        // The response of the opening handshake may still be buffered.
         let flush = if io.has_buffered_writes() { Flush::Unflushed } else { Flush::Flushed };
         let mut link = Link::new(io);
         let mut slot = ReceiverSlot::Idle(0);
@@ -154,7 +154,7 @@ impl Shared {
         self.state.with(|state| state.session.core.queued_len())
     }
 
-    /// What compression has cost since the last call, in bytes that are produced otherwise.
+    /// The cost of compression since the last call, in bytes of the task's budget.
     pub(super) fn take_compression_cost(&self) -> usize {
         self.state.with(|state| state.session.take_compression_cost())
     }
@@ -583,7 +583,7 @@ impl State {
     /// Called while the transport is full: ready when the peer has been slow for too long.
     fn poll_slow(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), WebSocketError>> {
         let queued_len = self.session.core.queued_len();
-        // A transport that can tell what has left it buffers up to this.
+        // A transport that counts the bytes that have left it buffers up to this.
         let left_len = self.link.io.left_len();
         let buffered_len_max = if left_len.is_some() { BUFFERED_LEN_MAX } else { 0 };
         let held = self.session.core.queue_memory_len() + buffered_len_max;

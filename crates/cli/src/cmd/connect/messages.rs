@@ -151,7 +151,7 @@ fn read_message(input: &mut impl io::BufRead, format: Format, is_text: bool) -> 
 /// The message that a line or an argument holds.
 ///
 /// # Errors
-/// What it is not.
+/// The text is invalid: names the expected format.
 pub(super) fn decode(bytes: Vec<u8>, format: Format) -> Result<Vec<u8>, &'static str> {
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(|text| text.trim().to_owned());
     match format {

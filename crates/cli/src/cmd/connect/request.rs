@@ -38,7 +38,7 @@ const NO_RESPONSE: &str = "the response did not arrive in time";
 enum Failure {
     Request(Error),
     Usage(String),
-    /// What was waited for, and the option.
+    /// The awaited event, and the option that sets its timeout.
     TimedOut(&'static str, &'static str),
     /// The response is complete, with this status; `--data` was not sent to its end.
     Unsent(u16, Error),
@@ -290,7 +290,7 @@ fn stream(mut source: Box<dyn Read + Send>) -> Body {
     Body::from_stream(Chunks(chunks))
 }
 
-/// What the thread has read.
+/// Chunks that the thread has read.
 struct Chunks(mpsc::Receiver<io::Result<Bytes>>);
 
 impl Stream for Chunks {

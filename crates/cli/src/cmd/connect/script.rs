@@ -12,7 +12,7 @@ pub(super) struct Payload {
     pub(super) is_binary: bool,
 }
 
-/// What to send and what to expect.
+/// The messages to send and the messages to expect.
 pub(super) struct Script {
     pub(super) sends: Vec<Payload>,
     pub(super) expected: Vec<Vec<u8>>,

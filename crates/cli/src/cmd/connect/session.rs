@@ -122,7 +122,7 @@ async fn run_until_closed(
                     match sent {
                         // The peer closed; the receiver reports why.
                         Err(WebSocketError::Closed) | Ok(None) => {}
-                        // What has arrived may say why, and the receiver reports the error if it does not.
+                        // The received frames may contain the reason. If they do not, the receiver reports the error.
                         Err(_) if !connection.is_open() => {}
                         Ok(exit) => decided = decided.or(exit),
                         Err(error) => break Err(error),

@@ -11,9 +11,9 @@ pub(super) struct Wire(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     connection: u64,
-    /// What has arrived, without content: up to the end of the last head, or all of it while that is incomplete.
+    /// The received heads without content: up to the end of the last head, or all bytes while that is incomplete.
     heads: Vec<u8>,
-    /// Where the incomplete head begins, its incomplete line, and what of that has been searched for its end.
+    /// Offsets of the incomplete head, of its incomplete line, and of the end of the part of that line that was searched.
     begin: usize,
     line: usize,
     searched: usize,
@@ -83,7 +83,7 @@ impl State {
     }
 }
 
-/// The bytes that tell HTTP/1.1 from other protocols.
+/// The bytes that distinguish HTTP/1.1 from other protocols.
 fn prefix(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.len().min(b"HTTP/1.".len())]
 }

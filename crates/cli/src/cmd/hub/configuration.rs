@@ -22,7 +22,7 @@ pub(crate) fn with_environment(text: &str) -> Result<HubConfig, ConfigError> {
     HubConfig::from_toml_and_env(text, variables())
 }
 
-/// The environment, as far as it is text.
+/// The environment variables whose names and values are text.
 fn variables() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -57,7 +57,7 @@ pub(super) fn config(args: &ConfigCommand) -> Result<(String, Exit), String> {
         for path in &converted.unknown {
             terminal::print_error(format_args!("not converted: {path}"));
         }
-        // What was converted may be incomplete, such as an endpoint that the other file names elsewhere.
+        // The result may be incomplete, such as an endpoint that the other file names elsewhere.
         let built = HubConfig::from_toml(&converted.toml).and_then(build);
         if let Err(error) = &built {
             terminal::print_error(format_args!("the result needs a change: {error}"));

@@ -231,7 +231,7 @@ impl Joining {
             _ = decoder.discard() => ending.await,
         };
         match (waited, ended) {
-            // It was told to end, and may say so.
+            // The program was asked to end, and may report that as a failure.
             (_, ended @ (Ended::Interrupted | Ended::Failed(_) | Ended::Broken(_))) => ended,
             (Err(failure), Ended::Stream) => Ended::Failed(failure.0),
             (_, ended) => ended,

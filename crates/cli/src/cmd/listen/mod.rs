@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Listen) -> Exit {
             return Exit::NoConnection;
         }
     };
-    // What is queued is written when the command ends.
+    // The guard writes the queued lines when the command ends.
     let (errors, _queued) = terminal::queued_stderr();
     let notes = Notes::new(args, errors);
     let result = runtime.block_on(async {

@@ -16,7 +16,7 @@ const ERROR_MAX: f64 = 0.05;
 /// The same for one metric and one direction: whatever the metrics have to do with each other, together they err no more often.
 const TAIL_MAX: f64 = ERROR_MAX / 3.0 / 2.0;
 
-/// Values to compare, each measured several times. `None` stands for a second or a round without answers.
+/// Values to compare, each measured several times. `None`: a second or a round without answers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Samples {
     /// Answers per second; empty in an open loop, where the rate is given.
@@ -26,7 +26,7 @@ pub(super) struct Samples {
     p99: Vec<Option<f64>>,
 }
 
-/// What a round without answers counts as, in the units of [`Samples`].
+/// The values that replace those of a round without answers, in the units of [`Samples`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NoAnswer {
     /// At most this rate.
@@ -311,7 +311,7 @@ mod tests {
         let [rate, p50, _] = &comparison.changes[..] else { panic!("{comparison:?}") };
         assert!((rate.median + 0.1).abs() < 0.001 && rate.low > -0.101 && rate.high > 300.0, "{rate:?}");
         assert!((p50.median - 1.0 / 9.0).abs() < 0.001 && p50.high < 0.112 && p50.low < -0.999, "{p50:?}");
-        // What neither server measures is not compared.
+        // A metric that neither server has is not compared.
         let none = Samples { p50: vec![None; 8], p99: vec![None; 8], ..Samples::default() };
         assert_eq!(paired("x", &none, &none).changes.len(), 0);
     }

@@ -112,7 +112,7 @@ async fn load(mut args: Load) -> Exit {
     failures.extend(print(args, &report, against.as_ref()).err());
     if failures.is_empty() {
         return match report.interrupted_by {
-            // What was not measured may have changed what is expected or compared.
+            // The rest of the run might have changed the results of expectations and comparisons, so they do not set the exit code.
             Some(signal) => signal.exit(),
             None => exit(args, &report, against.as_ref()),
         };
@@ -241,7 +241,7 @@ async fn measure(
                 runner::run(args, work.clone(), side.opener.clone(), duration, progress, signals).await;
             let outcome = match (outcome, &mut side.outcome) {
                 (Ok(outcome), _) => outcome,
-                // What was measured before is reported.
+                // The rounds that were measured are reported.
                 (Err(Failure::Interrupted(signal)), _) => {
                     interrupted_by = Some(signal);
                     break 'rounds;

@@ -331,7 +331,7 @@ impl Reconnecting {
             (None, Some(end)) => LossReason::Closed(end),
             (error, _) => LossReason::Failed(error.unwrap_or(WebSocketError::ConnectionLost)),
         };
-        // What was not written counts as lost, and must not arrive behind the messages of the next connection.
+        // Unwritten messages count as lost. They must not arrive after those of the next connection.
         open.socket.shared().abort();
         let open_for = open.opened_at.elapsed();
         if open_for >= self.policy.stable_after {
@@ -421,7 +421,7 @@ impl Reconnecting {
 }
 
 impl Drop for Reconnecting {
-    /// Closes the connection, although senders may live: nobody would open another one.
+    /// Closes the connection, although senders may live: no other one would be opened.
     fn drop(&mut self) {
         self.links.set(None);
     }

@@ -167,7 +167,7 @@ impl SentMessages {
 #[derive(Debug)]
 pub(super) struct Taken;
 
-/// What a message counts towards the limit: empty ones take memory too.
+/// The length of a message as it counts towards the limit: empty ones take memory too.
 fn len_of(message: &OwnedMessage) -> usize {
     message.as_bytes().len().max(KEPT_LEN_MIN)
 }
@@ -244,7 +244,7 @@ mod tests {
         assert!(sent_messages.take_kept().is_empty());
     }
 
-    // Its sender must not take it for one that nobody has sent.
+    // The sender must not conclude that the message was never sent.
     #[tokio::test]
     async fn a_message_that_is_being_queued_may_be_reported_as_lost() {
         let mut sent_messages = SentMessages::new(1_000, Instant::now());

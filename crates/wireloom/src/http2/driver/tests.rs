@@ -316,7 +316,7 @@ async fn content_read_near_the_limit(queued: usize, is_queued_first: bool) -> us
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     held.set(MAX / 4 * 3);
-    // What only reading can free is not all that the connection holds.
+    // The connection also holds memory that reading does not free.
     of_connection.set(100_000);
     let (mut total, mut bytes) = (0, vec![0; 1 << 16]);
     while total < queued {
@@ -570,7 +570,7 @@ async fn a_slow_client_receives_its_response_although_the_server_goes_away() {
         for step in [1_000, 100] {
             let (received, counted) = content_read_after_shutdown(tls, step, timeout).await;
             assert_eq!(received, 40_000, "{tls} {step}");
-            // What TLS holds counts too.
+            // Bytes buffered in TLS count too.
             assert!(counted >= 20_000, "{tls} {step}: {counted}");
         }
         // A client that takes less than 1,024 bytes in each timeout is stalled.

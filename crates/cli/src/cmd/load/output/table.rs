@@ -130,7 +130,7 @@ pub(super) fn compared(comparison: &Comparison) -> Vec<String> {
     lines
 }
 
-/// What the scenario calls an answer.
+/// The scenario's word for an answer.
 fn answered(scenario: Scenario) -> &'static str {
     match scenario {
         Scenario::Source | Scenario::Slow | Scenario::Rooms | Scenario::Replay => "received",

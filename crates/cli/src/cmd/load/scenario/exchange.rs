@@ -18,7 +18,7 @@ pub(super) const BATCH: usize = 64;
 
 /// The messages of one connection, and the check of their answers.
 pub(super) trait Exchange {
-    /// Sends the messages that are due, as far as the send queue has room. Wakes the task if more is due.
+    /// Sends the messages that are due, up to the room of the send queue. Wakes the task if more is due.
     ///
     /// # Errors
     /// The connection failed.
