@@ -26,7 +26,7 @@ impl Role {
     }
 }
 
-/// What is compared in a race.
+/// The measure of a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Cost {
@@ -53,7 +53,7 @@ pub(crate) struct Rounds {
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) role: Role,
-    /// What a reader must know about this contestant to compare it with the others.
+    /// A caveat for the comparison of this contestant with the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
     /// Allocations for each message.
@@ -140,7 +140,7 @@ impl Ratio {
     }
 }
 
-/// What Wireloom's cost is compared with.
+/// The reference of Wireloom's cost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Against {

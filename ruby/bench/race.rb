@@ -49,7 +49,7 @@ module Bench
         low > 1 || high < 1
       end
 
-      # Whether the bar is reached; nil where none is set or nothing can tell.
+      # Whether the bar is reached; nil where none is set or it cannot be determined.
       def met?
         return unless row.bar
 

@@ -96,7 +96,7 @@ class AlikeTest < Wireloom::TestCase
     state.to_s.sub(/\A(\W*[cs]\W+:\w+(?:, -?\d+){3}), \d+/, '\1')
   end
 
-  # What is wrong with a block that breaks RFC 7541 is said in other words, which GOAWAY takes along.
+  # Errors of blocks that break RFC 7541 have other texts, which are also the debug data of GOAWAY.
   def test_protocol_http2
     each_outcome("protocol-http2", "0.22") do |original, replacement|
       next if original.inspect.match?(/Invalid string length|Index \d+ too large|Table size \d+ exceeds limit/)

@@ -54,7 +54,7 @@ class ExtensionTest < Wireloom::TestCase
       nil
     end
     Dir.mktmpdir do |folder|
-      # What http-2 declares, where it is not installed or is packaged without its signatures.
+      # Declarations of http-2, which may be missing or packaged without its signatures.
       File.write(File.join(folder, "http_2.rbs"), <<~RBS)
         module HTTP2
           VERSION: String
@@ -95,7 +95,7 @@ class ExtensionTest < Wireloom::TestCase
     assert status.success?, out
   end
 
-  # What another Ruby loads is not what this one loads: they differ in more than names, and the process would crash.
+  # An extension that was compiled for another Ruby must not be loaded: the process would crash.
   def test_does_not_load_what_was_compiled_for_another_ruby
     Dir.mktmpdir do |folder|
       FileUtils.cp_r(File.join(LIB, "."), folder)

@@ -214,7 +214,7 @@ class GuidesTest < Wireloom::TestCase
     refute_empty socket.string
   end
 
-  # What a peer sends until it ends, however that is.
+  # The bytes of a peer until the connection ends, in any way.
   def read_all(socket)
     bytes = "".b
     loop { bytes << socket.readpartial(4096) }

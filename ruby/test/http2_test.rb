@@ -212,7 +212,7 @@ class HTTP2Test < Wireloom::TestCase
     assert_nil @client.timeout
   end
 
-  # A byte may stand for 4 KiB of the table of fields.
+  # A byte may refer to 4 KiB of the dynamic table.
   def test_the_fields_that_one_call_decodes_are_bounded
     fields = [["x-long", "x" * 4000]] * 15
     encoder = Wireloom::HPACK::Encoder.new

@@ -16,7 +16,7 @@ class ListenerReturnTest < Wireloom::TestCase
       input = "\x81\x01a".b * 60_000
       work = lambda do |pause|
         codec, driver = type.new(WebSocket::Driver::MessageEvent, 1 << 20, false, false, false), emitter.new
-        # What is known of the listeners is found out for the first message.
+        # The listeners are examined at the first message, and the result is cached.
         messages = 0
         driver.on(:message) { pause.call if (messages += 1) == 5 }
         codec.parse(input[0, 1], driver)
@@ -135,7 +135,7 @@ class ListenerReturnTest < Wireloom::TestCase
           again += 1
           continuation.call(continuation)
         end
-        # What was freed twice would be used twice.
+        # Memory that was freed twice would be allocated twice.
         GC.start
         200.times { |at| "x" * (at * 1000) }
         puts "again \#{again} times"
@@ -178,7 +178,7 @@ class ListenerReturnTest < Wireloom::TestCase
         begin
           #{call}
         rescue StandardError
-          # What was converted twice is there twice.
+          # An object that was converted twice appears twice.
         end
         if again < 3
           again += 1

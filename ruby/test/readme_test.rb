@@ -9,7 +9,7 @@ class ReadmeTest < Wireloom::TestCase
   LIB = File.expand_path("../lib", __dir__)
   EXAMPLES = File.read(File.expand_path("../README.md", __dir__)).scan(/^```ruby\n(.*?)^```$/m).flatten
 
-  # Runs the example in which +word+ stands, each line with an `# =>` printing what it gives.
+  # Runs the example that contains +word+. Each line with an `# =>` prints its value.
   def run_example(word)
     example = EXAMPLES.find { |text| text.include?(word) } or flunk "no example has #{word}"
     script = example.gsub(/^(\S.*?)\s+# => .*$/) { "p(#{Regexp.last_match(1)})" }

@@ -495,7 +495,7 @@ class SoundnessTest < Wireloom::TestCase
       p server.receive("\x81\x80\0\0\0\0".b).map(&:code)
       p server.state
     RUBY
-    # What is behind an exception is kept for the next call.
+    # Bytes after an exception are kept for the next call.
     assert_equal "NoMemoryError\nnil\n", run_script(NO_MEMORY + <<~'RUBY')
       require "wireloom/drop_in/websocket_driver"
       codec = Wireloom.const_get(:DriverCodec).new(WebSocket::Driver::MessageEvent, 1 << 30, false, false, false)
@@ -727,7 +727,7 @@ class SoundnessTest < Wireloom::TestCase
         deflater.deflate("x")
       rescue Wireloom::Error => e
         puts e.message
-        # What the thread left half done is not freed.
+        # The state that the thread left half done is not freed.
         deflater = nil
         GC.start
         exit!(0)
@@ -766,7 +766,7 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
-  # Those that wait at a fork are not in the child, where nobody's turn is waited for: that would be 20 waits for each call.
+  # Threads that wait at a fork do not exist in the child, which must not wait for their turns: each call would wait 20 times.
   def test_a_fork_while_other_threads_wait_for_their_turn
     skip "no fork" unless Process.respond_to?(:fork) && File.exist?("/proc/thread-self/status")
     assert_equal "ok\n", run_script(<<~'RUBY')
@@ -964,7 +964,7 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
-  # What settings are read by is the application's too: a thread may end there.
+  # Reading settings calls methods of the application: a thread may end in them.
   def test_threads_that_end_while_settings_are_read
     assert_equal "nil\nthrown\n" * 3, run_script(<<~'RUBY')
       require "wireloom/drop_in/http_2"
@@ -1192,14 +1192,14 @@ class SoundnessTest < Wireloom::TestCase
     end
   end
 
-  # What C code may not write is written by one function, which is compared with what Ruby itself writes while the library loads.
+  # One function writes the flags of objects, which C code may not write. Its result is compared with Ruby's own while the library loads.
   def test_flags_of_objects_are_written_in_one_place
     assert_nowhere(/\*mut (?:rb_sys::)?R[A-Z]\w+/, except: ["strings.rs"])
     assert_equal 1, sources["strings.rs"].scan("*mut RBasic").size
     assert_match(/strings::check_coderange\(/, sources["lib.rs"])
   end
 
-  # What a program may override runs where nothing is held.
+  # Methods that a program may override run while no lock or borrow is held.
   def test_exceptions_are_made_in_one_place
     assert_nowhere(/new_instance\(\((?!\))/, except: %w[guard.rs protocol_websocket/names.rs])
     assert_equal 1, sources["guard.rs"].scan("new_instance(").size
@@ -1210,7 +1210,7 @@ class SoundnessTest < Wireloom::TestCase
     assert_nowhere(/\.inspect\(\)|format(_args)?!\(.*\bvalue\(/)
   end
 
-  # What raises for an interrupt is called under `protect`, where nothing is skipped.
+  # Functions that raise for an interrupt are called under `protect`, so that destructors run.
   def test_interrupts_are_caught
     blocking = /rb_thread_(wait_for|check_ints|schedule|sleep|call_without_gvl\b|fd_)|rb_nogvl/
     assert_nowhere(blocking, except: ["exclusive.rs"])

@@ -76,8 +76,8 @@ module Wireloom
       skip "a gap of the original" if ORIGINAL
     end
 
-    # What the block returns, in a process of its own: classes that it changes stay as they are for the other tests, which would go by other
-    # ways afterwards.
+    # Runs the block in a child process and returns its result: changes of classes in it would send the other tests through other code
+    # paths.
     def in_child
       skip "no fork here" unless Process.respond_to?(:fork)
       reader, writer = IO.pipe

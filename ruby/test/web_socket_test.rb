@@ -110,7 +110,7 @@ class WebSocketTest < Wireloom::TestCase
     assert_equal [*MEGABYTES, Close.new(1000, "done")], receive_all(server, events)
     assert_equal ["meanwhile", Close.new(1000, "done")], client.receive(server.take_output)
     assert_predicate server, :closed?
-    # What is not compressed comes at once.
+    # Uncompressed messages are returned at once.
     client, server = pair
     MEGABYTES.each { |message| client.send(message) }
     assert_equal MEGABYTES, server.receive(client.take_output)

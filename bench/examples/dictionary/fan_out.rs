@@ -55,7 +55,7 @@ pub(crate) struct Cost {
     pub(crate) client_us: f64,
 }
 
-/// What a thread has measured.
+/// The measurements of a thread.
 struct Measured {
     cpu_us: f64,
     bytes: u64,

@@ -300,7 +300,7 @@ mod tests {
     use super::*;
     use std::net::{Ipv4Addr, TcpListener};
 
-    /// A server that stands still delays all messages that are due meanwhile, also those that a client in a closed loop would not have sent.
+    /// A paused server delays all messages that are due meanwhile, also those that a client in a closed loop would not have sent.
     #[test]
     fn messages_that_are_due_during_a_pause_are_late() {
         const PAUSE: Duration = Duration::from_millis(200);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// What a message inflates to, in bytes; its frame has about a thousandth of it.
+/// The inflated length of a message, in bytes. Its frame has about a thousandth of it.
 const INFLATED_LEN: usize = 1 << 20;
 
 /// Streams of each connection over HTTP/2.

@@ -55,7 +55,7 @@ pub(super) fn receive(address: &str, carrier: Carrier) -> io::Result<()> {
             Carrier::Http2 => stream.write_all(&http2::Frame::data(1, frame).to_bytes()),
         }
     };
-    // What the last read ended with is kept before the space for the next one, because a frame may arrive in two reads.
+    // The last bytes of a read are kept before the space for the next one, because a frame may arrive in two reads.
     let mut buffer = vec![0; PING_LEN + BUFFER_LEN];
     let mut used = 0;
     loop {

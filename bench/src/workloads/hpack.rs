@@ -63,7 +63,7 @@ fn ours<W: OfStories + Work + 'static>(stories: &Arc<[Story]>) -> Contestant {
     Contestant::new("wireloom-http2, core", Role::Wireloom, W::of(stories))
 }
 
-/// What every decoder has to do: copies names and values.
+/// The work that every decoder has to do: copies names and values.
 fn copying_fields(stories: &[Story]) -> Contestant {
     let fields = stories.iter().flatten().map(|(_, fields)| fields);
     let strings =

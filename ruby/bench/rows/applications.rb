@@ -10,7 +10,7 @@ require_relative "../traffic"
 module Bench
   # Programs on the replaced gems, and what their users notice. The other end is a process of its own, whose time does not count.
   module Applications
-    # The clients of a server: a process that does what a method of `Clients` says, and is told and tells line by line.
+    # The clients of a server: a process that runs a method of `Clients`, and exchanges lines with this one.
     class Peer
       def initialize(*arguments)
         @pipe = IO.popen([RbConfig.ruby, File.join(__dir__, "../clients.rb"), *arguments.map(&:to_s)], "r+")

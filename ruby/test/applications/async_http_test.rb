@@ -80,7 +80,7 @@ class AsyncHTTPTest < Wireloom::TestCase
     end
   end
 
-  # async-http tells all streams of their windows before each frame: here those whose bodies go on meanwhile.
+  # async-http calls `window_updated` on all streams before each frame: here on those whose bodies go on meanwhile.
   def test_streams_are_told_of_windows_that_have_grown
     gap_of_the_original
     require "protocol/http/body/writable"
@@ -136,7 +136,7 @@ class AsyncHTTPTest < Wireloom::TestCase
     [ours, theirs].each { |socket| socket&.close }
   end
 
-  # What an application does between two chunks may take long: each leaves at once.
+  # An application may take long between two chunks: each chunk is written at once.
   def test_chunks_of_an_application_leave_one_by_one
     body = Class.new(Protocol::HTTP::Body::Readable) do
       def initialize = @chunks = %w[a b c]

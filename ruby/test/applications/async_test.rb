@@ -6,7 +6,7 @@ require_needed "async", "socket"
 require "protocol/websocket/connection"
 require "protocol/websocket/message"
 
-# Under Async's scheduler of fibers: whoever waits for bytes lets the others run, in the native methods too.
+# Under Async's fiber scheduler: a fiber that waits for bytes lets the others run, in the native methods too.
 class AsyncTest < Wireloom::TestCase
   WS = Protocol::WebSocket
 

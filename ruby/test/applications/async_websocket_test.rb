@@ -12,7 +12,7 @@ class AsyncWebSocketTest < Wireloom::TestCase
   WS = Protocol::WebSocket
   PROTOCOLS = [Async::HTTP::Protocol::HTTP11, Async::HTTP::Protocol::HTTP2].freeze
 
-  # What the server makes of a message: most of them come back.
+  # The server's connection: most messages are echoed.
   class Connection < Async::WebSocket::Connection
     # Names that an application may well take.
     def accept(message)

@@ -18,7 +18,7 @@ module Conversing
     Events = Class.new(Enumerator)
   end
 
-  # What a program signals, and what it listens to.
+  # Event streams of a program: it signals input events and listens to output events.
   module EventStreams
     class Events
       attr_reader :event_emitter
@@ -145,7 +145,7 @@ module AwsSdkTests
 
   def within(&block) = Timeout.timeout(TIMEOUT, &block)
 
-  # What came back of the events that the block signals.
+  # The answers to the events that the block signals.
   def conversation(client = @client)
     input = Conversing::EventStreams::Events.new
     output = Conversing::EventStreams::Events.new
@@ -205,7 +205,7 @@ module AwsSdkTests
     assert_equal "from afar", response.data.text
   end
 
-  # What the server still sends ends the original's connection.
+  # Frames that the server still sends end the original's connection.
   def test_a_client_that_ends_first
     gap_of_the_original
     input = Conversing::EventStreams::Events.new

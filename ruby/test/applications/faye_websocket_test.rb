@@ -31,7 +31,7 @@ class FayeWebSocketTest < Wireloom::TestCase
     socket.rack_response
   end
 
-  # What happened to a client that sent +messages+ and was told to end after +count+ messages.
+  # The events of a client that sends +messages+ and closes after it has received +count+ messages.
   def conversation(*messages, count: messages.size, protocols: ["chat"])
     seen = Queue.new
     url = "ws://127.0.0.1:#{self.class.before_all}/"

@@ -5,8 +5,8 @@ original_or_drop_in "http_2", "http/2"
 require_needed "httpx"
 require_relative "../support/http_2_peers"
 
-# httpx as it is, on top: over TLS with ALPN, with prior knowledge and upgraded from HTTP/1.1, against servers that stand on the
-# drop-in and on the original.
+# httpx as it is, on top: over TLS with ALPN, with prior knowledge and upgraded from HTTP/1.1, against servers on the drop-in and on the
+# original.
 module HTTPXTests
   def setup
     @peer = HTTP2Peers.start(self.class::PEER)

@@ -79,7 +79,7 @@ class Exchange
   end
 
   def meet(connection, stream, event)
-    # Once: http-2 1.3.0 tells of a stream whenever headers come.
+    # Once: http-2 1.3.0 emits `:stream` for each block of headers.
     return if @streams[connection].include?(stream)
 
     who = "#{@ends[connection]}#{stream.id}"

@@ -140,7 +140,7 @@ class HTTP2ConcurrencyTest < HTTP2TestCase
     assert_equal(Array.new(4) { |at| [at.to_s] * 3 }, results)
   end
 
-  # What is not behind a Mutex damages no memory: the program gets an exception, or frames that the peer refuses.
+  # Use without a Mutex damages no memory: the program gets an exception, or frames that the peer refuses.
   def test_threads_without_a_mutex_do_not_end_the_process
     gap_of_the_original
     client, server = pair

@@ -387,7 +387,7 @@ class HTTP2ConnectionTest < HTTP2TestCase
     assert_equal :settings, parsed(sent.first)[:type]
   end
 
-  # What the client sends for a response before it knows of its end (RFC 9113 §5.1).
+  # Frames that a client may send for a response before it has received its end (RFC 9113 §5.1).
   LATE = [[:window_update, { increment: 5 }], [:rst_stream, { error: :cancel }]].freeze
 
   def test_late_frames_for_the_stream_of_an_upgrade

@@ -138,7 +138,7 @@ class HTTP2FramerTest < HTTP2TestCase
     end
   end
 
-  # What a method of the program raises while a message is made goes on, and so does what it throws.
+  # An exception that a method of the program raises while a message is made is propagated, and so is a throw.
   def test_objects_in_messages_that_raise
     bad = lambda do |object|
       [{ type: object }, { type: :data, flags: [object], payload: "x" }, { type: :rst_stream, error: object },

@@ -2,7 +2,7 @@
 
 require_relative "../support/http_2"
 
-# What http-2 1.2.1 does not do, and the replacement does.
+# Behaviour that http-2 1.2.1 lacks and the replacement has.
 class HTTP2GapsTest < HTTP2TestCase
   def setup
     gap_of_the_original
@@ -71,7 +71,7 @@ class HTTP2GapsTest < HTTP2TestCase
     assert_equal 0, server.buffered_amount
   end
 
-  # What leaves for one response, of DATA the length, of HEADERS their last name.
+  # The frames of one response: of DATA the length, of HEADERS their kind.
   def left(sent)
     sent.map { |bytes| parsed(bytes) }.filter_map do |frame|
       case frame[:type]
@@ -195,7 +195,7 @@ class HTTP2GapsTest < HTTP2TestCase
       server, streams, sent = ended_but_waiting
       who == :peer ? server << frame(:rst_stream, stream: 1, error: :cancel) : streams[0].close(:cancel)
       assert_equal 0, server.buffered_amount
-      # What waited behind it needs no window.
+      # The frame queued behind it needs no window.
       assert_equal [:data, 3, 1], parsed(sent.last).values_at(:type, :stream, :flags)
       server << frame(:window_update, stream: 0, increment: 100_000)
       assert_equal [0], left(sent)
@@ -235,7 +235,7 @@ class HTTP2GapsTest < HTTP2TestCase
     4.times { server << frame(:data, stream: 3, payload: "x" * 16_000) }
     server << frame(:window_update, stream: 3, increment: 5)
     server << frame(:rst_stream, stream: 3, error: :cancel)
-    # What was discarded counts for the window of the connection.
+    # Discarded DATA is credited to the connection's window.
     assert_equal [[:window_update, 0]], parsed_as(sent.last(1), :type, :stream)
     sent.clear
     [0, 1].each { |id| server << frame(:window_update, stream: id, increment: 100_000) }

@@ -3,7 +3,7 @@
 
 require_relative "../support/http_2"
 
-# Programs, and their tests, put methods of their own before those that frames go through: what they stand for comes to them.
+# Programs and their tests override methods that frames go through: the native code must call the overrides.
 class HTTP2MethodsTest < HTTP2TestCase
   def setup
     skip "an older original" if ORIGINAL && Gem::Version.new(HTTP2::VERSION) < Gem::Version.new("1.2.2")

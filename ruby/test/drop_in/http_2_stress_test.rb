@@ -82,7 +82,7 @@ class HTTP2StressTest < HTTP2TestCase
     stream.close
   end
 
-  # Ruby itself looks whether something old holds something young that it was not told of; it aborts when so.
+  # Ruby checks whether an old object refers to a young one without a write barrier, and aborts if it does.
   def test_old_streams_hold_what_is_new
     client, server = pair
     answers = []

@@ -112,7 +112,7 @@ end
 
 # Connections of the original, whose frames the replacement reads and writes.
 class ProtocolHTTP2Test < Wireloom::TestCase
-  # What one end writes, and the other reads.
+  # A stream in memory: one end writes, the other one reads.
   class Pipe
     attr_accessor :peer
 
@@ -141,7 +141,7 @@ class ProtocolHTTP2Test < Wireloom::TestCase
     frames
   end
 
-  # It may do something else with it than to wake what waits.
+  # An override of `window_updated` may do more than wake waiting fibers.
   def test_a_stream_with_its_own_window_updated_is_told_each_time
     told = []
     waiting = Class.new(Protocol::HTTP2::Stream) { define_method(:window_updated) { |size| told << size } }

@@ -22,7 +22,7 @@ module Alike
   BAD = ["\xC3", "\xED\xA0\x80", "abc\xFF"].freeze
   CLOSES = ["", "\x03\xE8", "\x03\xE8bye", "\x03\xEC", "\x0B\xB8ok", "\x00", "\x03\xE9gone", "\x07\xD0", "\x13\x88"].freeze
 
-  # A stream that tells what was asked of it.
+  # A stream that records its calls.
   class Stream
     attr_reader :calls
 
@@ -63,7 +63,7 @@ module Alike
     def close; end
   end
 
-  # What subclasses do.
+  # A subclass of the connection, as applications have.
   class Reader < WS::Connection
     attr_reader :seen
 
@@ -195,7 +195,7 @@ module Alike
     end
   end
 
-  # What frames are and say of themselves.
+  # The attributes of single frames.
   def alone(random)
     kind = [WS::Frame, WS::TextFrame, WS::BinaryFrame, WS::ContinuationFrame, WS::PingFrame, WS::PongFrame, WS::CloseFrame].sample(random: random)
     options = { flags: random.rand(8), mask: [true, false, nil, "abcd", "bad"].sample(random: random) }

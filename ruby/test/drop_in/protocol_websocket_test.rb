@@ -11,7 +11,7 @@ require "stringio"
 require "timeout"
 require "support/zlibs"
 
-# What both kinds of stream are read from: a StringIO, and a socket.
+# Both kinds of stream: a StringIO and a socket.
 module Streams
   WS = Protocol::WebSocket
 
@@ -56,7 +56,7 @@ class FramerTest < Wireloom::TestCase
     head + mask.to_s
   end
 
-  # What is behind a frame stays for every other reader of the socket.
+  # Bytes behind a frame stay in the socket for any other reader.
   def test_bytes_behind_a_frame_stay_in_the_socket
     readers = {
       "read" => ->(io) { io.read(6) }, "readpartial" => ->(io) { io.readpartial(6) }, "read_nonblock" => ->(io) { io.read_nonblock(6) },
@@ -317,7 +317,7 @@ class FrameTest < Wireloom::TestCase
   end
 end
 
-# What an application makes of a connection.
+# Subclasses of the connection, as applications have.
 class SubclassTest < Wireloom::TestCase
   include Streams
 
@@ -926,7 +926,7 @@ class TakenPlaceTest < Wireloom::TestCase
         theirs.write("\x01\x04\xFF\xFF\xFF\xFF".b)
         64.times { theirs.write("\x00\x7E\x40\x00".b + ("x" * 16_384)) }
         theirs.write("\x80\x01x".b)
-        # What has the Close ends its side; a peer that does not is waited for.
+        # This end shuts down its side after the Close frame. Otherwise the connection would wait for it.
         theirs.read(2).tap { theirs.close_write }
       end
       connection = Protocol::WebSocket::Connection.new(Protocol::WebSocket::Framer.new(ours))

@@ -78,7 +78,7 @@ module Alike
     end
   end
 
-  # What a driver writes, without the masks.
+  # Records the writes of a driver, without the masks.
   class Socket
     attr_reader :written, :url
 
@@ -157,7 +157,7 @@ module Alike
     end
   end
 
-  # What the block returns or, if so, raises.
+  # The result of the block, or its exception.
   def try
     yield
   rescue StandardError => e
@@ -297,7 +297,7 @@ module Alike
     [seed, scenario, *public_send(scenario, random)]
   end
 
-  # Strings that JSON cannot hold, among what is told.
+  # Replaces strings that JSON cannot hold.
   def words(value)
     case value
     when Array then value.map { |member| words(member) }

@@ -17,7 +17,7 @@ module WebSocketDriverHelper
   }.freeze
   KEY = [0x11, 0x22, 0x83, 0x44].freeze
 
-  # What a driver writes to, and asks for the request or the URL.
+  # The socket of a driver: it records writes, and has the request's `env` or the URL.
   class Socket
     attr_reader :written, :env
     attr_accessor :url

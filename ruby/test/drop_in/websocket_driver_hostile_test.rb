@@ -2,7 +2,7 @@
 
 require_relative "websocket_driver_helper"
 
-# What applications do to a driver while it parses, and where else they use it.
+# Applications change or reuse a driver while it parses.
 class WebSocketDriverHostileTest < Wireloom::TestCase
   include WebSocketDriverHelper
 

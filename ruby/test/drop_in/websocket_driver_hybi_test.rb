@@ -104,7 +104,7 @@ class WebSocketDriverHybiTest < Wireloom::TestCase
     assert_equal false, driver.start
   end
 
-  # What arrives.
+  # Received frames.
 
   def test_text
     driver = open_hybi
@@ -255,7 +255,7 @@ class WebSocketDriverHybiTest < Wireloom::TestCase
       driver = open_hybi
       driver.parse(frame(0x88, payload.b))
       assert_equal [[:close, code, reason]], @events.drop(1), payload.inspect
-      # Bytes that are not text are told, and not sent back.
+      # A reason that is not UTF-8 is reported, and not sent back.
       sent = reason.valid_encoding? || ORIGINAL ? reason : ""
       assert_equal frame(0x88, [code].pack("S>") + sent.b), @socket.take
       assert_equal :closed, driver.state
@@ -322,7 +322,7 @@ class WebSocketDriverHybiTest < Wireloom::TestCase
     assert_equal frame(0x88, "\x03\xE9".b + ("\u20AC" * 41).b), @socket.take
   end
 
-  # What is sent.
+  # Sent frames.
 
   def test_frames
     driver = open_hybi

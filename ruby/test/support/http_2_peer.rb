@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# A server for the tests of applications, in a process of its own: `ruby http_2_peer.rb`. With ORIGINAL=1 it stands on the
-# original, else on the drop-in. It prints two ports, of TLS with ALPN and of plain TCP, and ends when its input does.
+# A server for the tests of applications, in a process of its own: `ruby http_2_peer.rb`. With ORIGINAL=1 it uses the original, else the
+# drop-in. It prints two ports, of TLS with ALPN and of plain TCP, and ends when its input does.
 $LOAD_PATH.unshift(File.expand_path("../../lib", __dir__))
 require(ENV["ORIGINAL"] == "1" ? "http/2" : "wireloom/drop_in/http_2")
 require "openssl"

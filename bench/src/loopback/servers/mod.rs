@@ -48,7 +48,7 @@ pub(crate) struct Unavailable {
 /// Returns how a server is started. The argument says whether a missing program may be installed.
 type Launcher = Box<dyn Fn(bool) -> Result<Launch, Unavailable>>;
 
-/// What the servers of an echo are given: TCP, or TLS over it.
+/// The transport of an echo server: TCP, or TLS over it.
 trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Transport for T {}
@@ -59,7 +59,7 @@ const BARE: &[Protocol] = &[Protocol::Bare];
 pub(crate) struct Server {
     pub(crate) name: String,
     pub(crate) role: Role,
-    /// What a reader must know to compare it with the others.
+    /// A caveat for the comparison with the others.
     pub(crate) note: Option<&'static str>,
     pub(crate) launch: Launcher,
     /// The protocols of a server that fans out.

@@ -200,7 +200,7 @@ async fn redis_nodes_with_different_sizes_share_a_history() {
     assert_eq!(read.publications.iter().map(|one| text(one)).collect::<Vec<_>>(), ["3"]);
 }
 
-/// A key cannot be that of another channel's position, which would stand for a publication that was never made.
+/// An idempotency key cannot collide with the key of another channel's position, which would read as a publication that was never made.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_keys_name_no_other_channels() {
     let Some(redis) = Redis::start() else { return };
@@ -242,7 +242,7 @@ async fn redis_keeps_positions_between_comparisons() {
     assert!((10_000..=60_000).contains(&left), "{left}");
 }
 
-/// Who may read can ask for any name.
+/// A client that may read can name any channel.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_soon_forgets_channels_that_were_only_read() {
     let Some(redis) = Redis::start() else { return };
@@ -251,7 +251,7 @@ async fn redis_soon_forgets_channels_that_were_only_read() {
     engine.history("a", &HistoryQuery::default(), KEEP).await.unwrap();
     let begun = engine.recover("a", None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap().position;
     assert!((10_000..=60_000).contains(&left("a")), "{}", left("a"));
-    // What was published is remembered.
+    // A channel with a publication is remembered.
     assert_eq!(publish(&engine, "a", "0").await, Position { offset: 1, ..begun });
     engine.history("a", &HistoryQuery::default(), KEEP).await.unwrap();
     assert!(left("a") > 60_000, "{}", left("a"));
@@ -292,7 +292,7 @@ pub(crate) fn token(user: &str) -> String {
     jsonwebtoken::encode(&Header::default(), &json!({ "sub": user }), &key).unwrap()
 }
 
-/// What a node receives from others, with something wrong.
+/// Malformed messages between nodes.
 fn messages() -> Vec<Vec<u8>> {
     let mut messages: Vec<Vec<u8>> = [
         "",
@@ -318,7 +318,8 @@ fn messages() -> Vec<Vec<u8>> {
     messages
 }
 
-/// The node still serves its clients: each receives a publication, or is told that it may have missed something and subscribes again.
+/// The node still serves its clients: each receives a publication, or is unsubscribed because of a possible gap
+/// and subscribes again.
 async fn check(node: &Node, client: &mut Client) {
     let mut other = node.connect().await;
     other.call("subscribe", json!({ "channel": "a" })).await;
@@ -614,7 +615,7 @@ async fn presence_is_back_after_a_restart_of_nats() {
     assert_eq!(engine.presence("a").await.unwrap(), []);
 }
 
-/// JetStream refuses while the connection stands.
+/// JetStream refuses while the connection is open.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nats_does_not_store_is_a_failure() {
     let Some(nats) = Nats::start() else { return };
@@ -737,7 +738,7 @@ async fn channels_of_redis_count_as_long_as_their_positions() {
     }
 }
 
-/// Nobody asks who is in a channel, and some leave without a word.
+/// Presence is never read, and some clients are lost without leaving.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_forgets_clients_that_were_lost() {
     let Some(redis) = Redis::start() else { return };

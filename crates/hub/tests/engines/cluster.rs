@@ -100,13 +100,13 @@ async fn a_silent_master_does_not_hold_up_the_others() {
         let event = Event::Published(channel.clone(), at, "last".into());
         recorder.until(|events| events.contains(&event)).await;
     }
-    // What was not answered has happened once at most.
+    // An unanswered publication was stored at most once.
     let read = history(&*two, &silent[0], HistoryQuery::default()).await;
     assert!(read.iter().filter(|text| *text == "once").count() <= 1, "{read:?}");
     assert_eq!(read.last().unwrap(), "last");
 }
 
-/// What the replica did not receive is lost, and clients of its channels are told, and no others.
+/// Publications that the replica did not receive are lost. Clients of its channels learn that, and no others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_of_a_cluster_takes_over() {
     let Some(mut cluster) = Redis::start_cluster_with(MASTERS, 1, Duration::from_secs(2)) else { return };

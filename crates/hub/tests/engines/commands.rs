@@ -32,7 +32,7 @@ async fn no_client_can_name_the_channel_of_the_commands() {
     }
 }
 
-/// A command of the server API reaches a node that was cut off when it was given, or the caller is told.
+/// A command of the server API reaches a node that is cut off at the time of the call, or the caller receives an error.
 async fn cut_off(near: Node, far: Node, link: &Link, meanwhile: impl AsyncFn()) {
     let mut client = far.connect_with(json!({ "token": token("7") })).await;
     client.call("subscribe", json!({ "channel": "a" })).await;

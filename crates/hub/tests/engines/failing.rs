@@ -1,5 +1,5 @@
-//! What was acknowledged, while the server is killed, stopped and cut off: it is in the history, in order, or the history has
-//! another epoch, and clients are told that they cannot recover.
+//! Acknowledged publications while the server is killed, stopped and cut off: they are in the history, in order, or the history has another
+//! epoch, and clients do not recover.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -55,7 +55,7 @@ async fn publisher(
     }
 }
 
-/// What a client knows, which asks from time to time for what it missed.
+/// The state of a client that recovers from time to time.
 #[derive(Default)]
 struct Reader {
     received: Vec<(Position, String)>,
@@ -370,6 +370,6 @@ async fn nats_keeps_its_promises() {
     })
     .await;
     println!("{acknowledged} acknowledged, {spans} spans");
-    // A client that was told once where it is loses nothing.
+    // A client that has received a position loses nothing.
     assert_eq!(spans, CHANNELS);
 }

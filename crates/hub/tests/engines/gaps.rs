@@ -1,4 +1,4 @@
-//! What a node has missed while it was cut off, or while more arrived than it could deliver.
+//! Gaps: publications that a node misses while it is cut off, or while more arrives than it can deliver.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ async fn publish_much(engine: &dyn Engine, long: Retention) -> Position {
     begin
 }
 
-/// What a reply cannot have is not sent to the node.
+/// The server sends no more publications to the node than fit into a reply.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_is_read_than_a_reply_may_have() {
     let long = Retention { size: 1_000, ..KEEP };
@@ -75,8 +75,8 @@ async fn cut(near: &dyn Engine, far: &dyn Engine, link: &Link, channel: &str, da
     last
 }
 
-/// What a node has missed is delivered at once if its subscribers' queues have room for it. Otherwise those with a position recover it, each
-/// at its pace, and the others receive it in parts.
+/// A gap is delivered at once if the subscribers' queues have room for it. Otherwise subscribers with a position recover it, each at its
+/// pace, and the others receive it in parts.
 async fn miss(near: &dyn Engine, far: &dyn Engine, link: &Link) {
     let recorder = started(far);
     let _near = started(near);
@@ -91,7 +91,7 @@ async fn miss(near: &dyn Engine, far: &dyn Engine, link: &Link) {
     let events = recorder.until(|events| events.contains(&last)).await;
     let first = events.iter().position(|event| matches!(event, Event::Published(name, ..) if name == "a"));
     assert!(events.iter().position(|event| *event == is_lost) < first);
-    // What is missed after that fits.
+    // The next gap fits.
     let last = cut(near, far, link, "a", short).await;
     let last = Event::Published("a".into(), last, short.into());
     let events = recorder.until(|events| events.contains(&last)).await;
@@ -159,7 +159,7 @@ async fn redis_delivers_while_histories_are_compared() {
     assert!(begin.elapsed() < CHANNELS * DELAY, "{:?}", begin.elapsed());
 }
 
-/// What a node has missed it cannot read where its configuration has no history.
+/// A node whose configuration has no history cannot read the publications that it has missed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gap_in_redis_ends_at_a_node_without_history() {
     let Some(redis) = Redis::start() else { return };
@@ -249,7 +249,7 @@ async fn what_arrives_faster_than_it_is_delivered_is_read_again() {
     assert_eq!(one.health().dropped, 0);
 }
 
-/// Whoever may publish there can write markers of deletion, which are no publications.
+/// Any client of NATS that may publish there can write delete markers, which are no publications.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_history_of_markers_is_read_to_its_end() {
     let Some(nats) = Nats::start() else { return };

@@ -110,7 +110,7 @@ fn published(events: Vec<Event>, channel: &str) -> Vec<(Position, String)> {
     events.into_iter().filter_map(of).collect()
 }
 
-/// What was announced before a recovery is still to be handled when the histories are compared.
+/// Announcements from before a recovery are still pending when the histories are compared.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_comparison_takes_nothing_from_what_is_on_its_way() {
     let Some(redis) = Redis::start() else { return };
@@ -164,7 +164,7 @@ async fn a_comparison_takes_nothing_from_what_has_arrived() {
     }
 }
 
-/// What a node does not handle takes no more memory than Redis itself would keep for it.
+/// The pushes that a node has not handled take no more memory than Redis itself would keep for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_that_is_behind_does_not_queue_without_end() {
     const LEN: usize = 1 << 20;

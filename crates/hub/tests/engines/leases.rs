@@ -1,4 +1,4 @@
-//! What is open on a node, and its lease, when the queue of events loses its data or is out of reach.
+//! A node's lease and open records when the queue of events loses its data or is unreachable.
 
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ async fn what_is_open_has_a_lease() {
     assert!(renew(&one, "next").await.0 > before);
 }
 
-/// A node that can write and not read is not lost, and takes nobody else for lost.
+/// A node that can write but not read is not lost, and takes no other node for lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_renewed_without_reading() {
     const READS: &str = "$JS.API.DIRECT.GET.KV_wl_events_nodes";

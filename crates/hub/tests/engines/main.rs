@@ -1,4 +1,4 @@
-//! What every engine promises, on each of them. NATS and Redis are real servers; where one is not installed, a line says so.
+//! The contract of the engines, on each of them. NATS and Redis are real servers; where one is not installed, a line says so.
 
 #![cfg(all(feature = "nats", feature = "redis"))]
 #![allow(clippy::unwrap_used)]
@@ -132,7 +132,7 @@ pub(crate) async fn publish(engine: &dyn Engine, channel: &str, data: &str) -> P
     engine.publish(channel, publication(data), Some(KEEP), "").await.unwrap()
 }
 
-/// What a client at a position missed, if it can recover.
+/// The publications that a client at a position missed, if it can recover.
 pub(crate) async fn missed(engine: &dyn Engine, channel: &str, since: &Position) -> Option<Vec<String>> {
     let recovery =
         engine.recover(channel, Some(since), RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
@@ -211,7 +211,8 @@ async fn a_node_without_history_delivers_what_others_keep(
     two.unsubscribe("none:a");
 }
 
-/// What exceeds a limit in bytes is not read, and a client that missed it has not recovered. A publication alone is read however long it is.
+/// Publications beyond a limit in bytes are not read, and a client that missed them has not recovered. A single publication is read
+/// whatever its length.
 async fn limits_in_bytes(one: &dyn Engine, two: &dyn Engine) {
     const COUNT: usize = 150;
     let long = Retention { size: 1_000, ..KEEP };
@@ -318,7 +319,7 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
         assert_eq!(delivered(&events)[..10], expected);
     }
 
-    // The oldest give way, and who misses one of them is told.
+    // The oldest are dropped, and a client that misses one of them does not recover.
     publish(one, "a", "10").await;
     assert_eq!(missed(one, "a", &positions[0]).await, None);
     assert_eq!(missed(one, "a", &positions[1]).await, Some(numbers(1..11)));
@@ -436,7 +437,7 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
     publish(one, "begun", "1").await;
     assert_eq!(missed(two, "begun", &before).await, None);
 
-    // What expires is not read; who missed nothing recovers.
+    // Expired publications are not read. A client that missed nothing recovers.
     let at = one.publish("short:a", publication("0"), Some(SHORT), "").await.unwrap();
     let last = one.publish("short:a", publication("1"), Some(SHORT), "").await.unwrap();
     loop {
@@ -828,7 +829,7 @@ async fn redis_behind_sentinels_has_its_own_password() {
     assert!(error.contains("parameter: password") && !error.contains("secret"), "{error}");
 }
 
-/// A replica takes over: what it did not receive is lost, and clients are told.
+/// A replica takes over: publications that it did not receive are lost, and clients learn that.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_fails_over_to_a_replica() {
     let Some(mut master) = Redis::start() else { return };
@@ -932,7 +933,7 @@ async fn events(one: &dyn Engine, two: &dyn Engine) {
     assert_eq!(all, ["\"lost\"", "\"lost\""]);
     assert_eq!(one.take(10).await.unwrap(), []);
     assert_eq!(number("n").await, None);
-    // What is open is found among any number of ends.
+    // Open records are found among any number of ends.
     for ended in 0..300 {
         one.open("busy", &ended.to_string(), b"\"lost\"").await.unwrap();
         one.end("busy", &ended.to_string(), b"\"ended\"").await.unwrap();

@@ -54,7 +54,7 @@ fn frame(method: &str, requests: &[Value]) -> String {
     commands.map(|command| command.to_string()).collect::<Vec<_>>().join("\n")
 }
 
-/// What each channel has recovered, from replies or pushes.
+/// The number of recovered publications, from replies or pushes, by channel.
 #[derive(Default)]
 struct Recovered(BTreeMap<String, usize>);
 

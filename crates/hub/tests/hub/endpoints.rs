@@ -51,7 +51,7 @@ async fn each_namespace_asks_the_endpoint_that_it_names() {
     assert_eq!(refused["error"]["code"], 403);
     assert_eq!(paths(&backend, &["/own", "/other", "/third"]), [1, 2, 1]);
     assert_eq!(client.publications, [json!("a:x")]);
-    // What one endpoint receives is not for the others.
+    // Each endpoint receives only its own cookie and secret.
     for (path, cookie, secret) in [("/other", Some("session=1"), "of other"), ("/third", None, "")] {
         let call = backend.calls(path).pop().unwrap();
         assert_eq!((call.cookie.as_deref(), &*call.secret.concat()), (cookie, secret), "{path}");
@@ -141,7 +141,7 @@ async fn no_way_in_passes_by_an_endpoint_with_a_name() {
         _ => json!({ "error": { "code": 403, "message": "no" } }),
     })
     .await;
-    // The settings of the namespace would let everybody in, and so would the endpoint of the operation.
+    // The settings of the namespace would admit every client, and so would the endpoint of the operation.
     let serve = async |url: &str, timeout: &str| {
         let config = format!(
             "[client]\nanonymous = true\n[proxy.subscribe]\nurl = \"{open}/open\"\n[proxy.publish]\nurl = \"{open}/open\"\n\

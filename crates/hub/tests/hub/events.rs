@@ -86,7 +86,7 @@ async fn the_backend_learns_what_has_ended() {
     let events = backend.until(3).await;
     assert_eq!(of(&events[1]), json!(["unsubscribe", id, "seen:b", 3000, "connection closed"]));
     assert_eq!(of(&events[2]), json!(["disconnect", id, null, 3000, "connection closed"]));
-    // One that never connected, and a subscription that was refused, are nobody's business.
+    // A connection that never connected and a refused subscription cause no event.
     let stranger = wireloom::connect(&served.url).await.unwrap();
     drop(stranger);
     let mut refused = served.connect().await;
@@ -134,7 +134,7 @@ async fn what_the_process_before_left_open_is_reported_without_a_client() {
     let _served = Served::start(&backend.config(10), |hub| hub.engine(open())).await;
     let lost = backend.until(1).await.remove(0);
     assert_eq!(lost["reason"], "node lost");
-    // The time is that of the report: nobody knows when the process has ended.
+    // The time is that of the report: the time at which the process ended is unknown.
     let time_ms = lost["time_ms"].as_u64().unwrap();
     assert!((begin_ms..=now_ms()).contains(&time_ms), "{lost}");
 }

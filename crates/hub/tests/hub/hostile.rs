@@ -167,13 +167,13 @@ async fn floods_of_publications_and_subscriptions_end_the_connection() {
     assert!(served.hub.stats().publications <= allowed, "{:?}", served.hub.stats());
 }
 
-/// What one message asks for may take long: the others have their turns meanwhile.
+/// The commands of one message may take long: other clients have their turns in between.
 #[tokio::test]
 async fn clients_take_turns_while_one_reads_much() {
     let config = format!(
         "{CONFIG}\n[[namespace]]\nname = \"log\"\nsubscribe = \"anyone\"\npresence = true\nhistory_size = 10\nhistory_ttl = \"1h\"\n"
     );
-    // Room for so many turns that the runtime looks for what has arrived meanwhile.
+    // Room for enough turns that the runtime polls its I/O driver in between.
     let config = config
         .replace("commands_per_s_max = 200", "commands_per_s_max = 100000")
         .replace("message_len_max = 10000", "message_len_max = 500000")

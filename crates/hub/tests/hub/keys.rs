@@ -15,7 +15,7 @@ const ECDSA: &str = include_str!("../keys/ecdsa.pem");
 const RSA: &str = include_str!("../keys/rsa.pem");
 const KEYS: &str = include_str!("../keys/jwks.json");
 
-/// What the server of the keys does.
+/// The behaviour of the key server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
     Keys,

@@ -159,7 +159,7 @@ async fn a_trusted_proxy_names_anonymous_clients() {
     for (proxies, is_trusted) in [("127.0.0.0/8", true), ("127.0.0.1", true), ("127.0.0.2", false)] {
         let config = CONFIG.replace("[client]", &format!("[client]\ntrusted_proxies = [\"{proxies}\"]"));
         let served = Served::start(&config, |hub| hub).await;
-        // What the client has sent itself is further left.
+        // Addresses that the client has sent itself are further left.
         for (number, address) in (0..).zip(["198.51.100.1", "198.51.100.2", "198.51.100.3, 198.51.100.1"]) {
             let mut client = connect_for(&served, address).await;
             let published = codes(&mut client, "publish", named("few:", number..number + 1)).await;

@@ -1,4 +1,4 @@
-//! What the backend attaches to a connection: for itself, and for others to see.
+//! The JSON values that the backend attaches to a connection: the meta for itself, the information for other clients.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -211,7 +211,7 @@ async fn a_token_that_renews_changes_what_others_see() {
             client.call("refresh", json!({ "token": own(info.clone()) })).await;
             let renewal = json!({ "channel": "a", "token": of_channel(info) });
             client.call("sub_refresh", renewal).await;
-            // What a callback has decided stays.
+            // The information of a callback stays.
             let of_connection = if has_callback { json!("callback") } else { of_client };
             let renewed = async {
                 while infos(&mut client).await != [(of_connection.clone(), json!(3))] {

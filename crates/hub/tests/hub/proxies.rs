@@ -38,7 +38,7 @@ impl Call {
     }
 }
 
-/// What a backend answers to a call.
+/// The answers of a backend.
 pub(crate) type Answers = fn(&Call) -> Value;
 
 pub(crate) struct Backend {
@@ -403,7 +403,7 @@ async fn a_backend_keeps_publications_with_other_tags_from_a_subscriber() {
         client.call("ping", json!({})).await;
         assert_eq!(client.publications, [json!(4)]);
     }
-    // One that cannot be understood admits nobody.
+    // An invalid answer admits no client.
     for channel in ["asked:empty", "asked:null"] {
         let refused = clients[0].reply("subscribe", json!({ "channel": channel })).await;
         assert_eq!(refused["error"]["code"], 100, "{refused}");

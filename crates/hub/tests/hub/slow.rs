@@ -259,7 +259,7 @@ async fn the_end_of_an_event_stream_does_not_wait_for_its_reader() {
     }
 }
 
-/// What is queued is much more than is taken at once.
+/// The queue is much longer than the number of messages that are taken at once.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_ended_has_what_was_queued_before() {
     let config = "[client]\nanonymous = true\n[channel]\nsubscribe = \"anyone\"\n";

@@ -43,7 +43,7 @@ history_size = 100
 history_ttl = "10m"
 "#;
 
-/// What a configuration needs for [`Node::api`] and for users with a [`token`].
+/// The settings for [`Node::api`] and for users with a [`token`].
 const WITH_API: &str = "token.hmac_secret = \"secret\"\napi.key = \"key\"\n";
 
 /// A token of this user, for a node configured [`WITH_API`].
@@ -491,7 +491,7 @@ async fn parts_of_a_history_are_read() {
     }
 }
 
-/// What a quiet channel did not publish cannot be missed, whatever its namespace publishes and has dropped.
+/// A quiet channel has no gaps, even if its namespace publishes much and has dropped publications.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quiet_channel_recovers_beside_a_busy_one() {
     let Some(nats) = Nats::start() else { return };
@@ -537,7 +537,7 @@ async fn a_key_is_published_once_by_all_nodes() {
     assert_eq!(publish(&two, "a", "2").await, Ok(first.clone()));
     let second = publish(&two, "b", "3").await.unwrap();
     assert_eq!(second.offset, first.offset + 1);
-    // What the node sends arrives late, and the answer never.
+    // The node's requests arrive late, and the answers never.
     link.set(LinkState::Slow(Duration::from_millis(50)));
     let hub = two.hub.clone();
     let abandoned = tokio::spawn(async move {

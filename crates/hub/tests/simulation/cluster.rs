@@ -1,12 +1,12 @@
 //! Two nodes of a hub with a broker between them, publishers at the nodes, and subscribers that return to either node.
 //!
-//! - Between two positions that a subscriber was told, the offsets that it received are consecutive, and each payload is the one that
-//!   the broker has for that offset: nothing twice, out of order, or missing without a word.
-//! - A subscriber is told that publications are lost to it only when it has missed more than the history holds.
+//! - Between two positions that a subscriber received, the offsets of its publications are consecutive, and each payload is the one that
+//!   the broker has for that offset: none is repeated, out of order, or missing unnoticed.
+//! - A subscriber learns that it cannot recover only when it has missed more than the history holds.
 //! - A publication whose position `publish` returned is at that position.
 //! - When the faults are over and their consequences too, no connection and no subscription is lost, and each publication arrives within
-//!   [`PROMPT`], also at a subscriber that recovers at that moment. Before that nothing is published for a while, and everybody has everything:
-//!   in half of the seeds the last publications are lost to one node, whose subscribers are told of it.
+//!   [`PROMPT`], also at a subscriber that recovers at that moment. Before that nothing is published for a while, and every subscriber catches
+//!   up. In half of the seeds the last publications are lost to one node, whose subscribers learn that.
 //! - In the end every subscriber is at the last publication of each channel.
 //! - The server of a node that shuts down ends within its grace, and holds no memory then.
 
@@ -64,7 +64,7 @@ history_ttl = "1h"
 force_recovery = true
 "#;
 
-/// What happened, outside of simulated time.
+/// Results of a run, kept outside of simulated time.
 #[derive(Default)]
 struct Seen {
     failures: Vec<String>,
@@ -170,7 +170,7 @@ fn next_beat(now: Duration) -> u32 {
     now.div_duration_f64(BEAT) as u32 + 1
 }
 
-/// A client of the JSON protocol, and what it was told of a channel.
+/// A client of the JSON protocol, and the messages that it received of a channel.
 struct Subscriber {
     name: &'static str,
     seen: Shared,

@@ -34,7 +34,7 @@ const END: Duration = Duration::from_secs(105);
 const PROMPT: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What happened, outside of simulated time.
+/// Results of a run, kept outside of simulated time.
 #[derive(Default)]
 struct Seen {
     /// The numbers of the messages that a server received, by client and connection.

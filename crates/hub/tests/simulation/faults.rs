@@ -1,4 +1,4 @@
-//! What goes wrong, and when.
+//! The schedule of faults.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -59,7 +59,7 @@ pub(crate) struct Faults {
     next: Duration,
     /// Faults that always happen.
     planned: Vec<(Duration, Planned)>,
-    /// What ends later.
+    /// Ends of faults in progress.
     ends: Vec<(Duration, End)>,
     pub(crate) count: u64,
 }
@@ -142,7 +142,7 @@ impl Faults {
             60..75 => sim.set_link_latency(a, b, Duration::from_millis(self.rng.u64(1..1_500))),
             75..85 => sim.bounce(server),
             85..90 if sim.is_host_running(server) => {
-                // Without a word: the others are told nothing.
+                // A silent crash: the other hosts receive no reset.
                 for &host in self.hosts.iter().filter(|&&host| host != server) {
                     sim.partition(server, host);
                     self.ends.push((end, End::Repair(server, host)));

@@ -58,7 +58,7 @@ fn run(name: &str, count: u64, simulate: fn(u64) -> String) {
             scope.spawn(move || half.iter().for_each(|&seed| drop(run_one(name, seed))));
         }
     });
-    // What a seed does, it does again.
+    // A seed is reproducible.
     let first = seeds[0];
     assert_eq!(
         run_one(name, first),

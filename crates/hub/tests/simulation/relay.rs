@@ -39,7 +39,7 @@ enum Letter {
     Deliver(Happening),
 }
 
-/// What crosses the network, by number.
+/// Messages on the network, by number.
 #[derive(Clone, Default)]
 struct Letters(Arc<Mutex<(u64, HashMap<u64, Letter>)>>);
 
@@ -57,7 +57,7 @@ impl Letters {
     }
 }
 
-/// What was published, by channel, epoch and offset.
+/// The publications, by channel, epoch and offset.
 pub(crate) type Truth = HashMap<(String, String, u64), Published>;
 
 #[derive(Clone, Debug)]
@@ -270,7 +270,7 @@ impl Relay {
     }
 }
 
-/// Connects to the broker again and again. What was delivered while there was no connection is lost: the subscribers are told.
+/// Connects to the broker again and again. Deliveries without a connection are lost, which subscribers learn after the reconnect.
 async fn connect(relay: Arc<Relay>, port: u16) {
     let link = || if port == ORDERS { &relay.orders } else { &relay.announcements };
     loop {

@@ -60,8 +60,8 @@ impl Deflate {
     }
 }
 
-/// What `make` makes of the compressed `message`, of the message as it is when there is no compressor. The argument is whether it was
-/// compressed.
+/// Calls `make` with the compressed `message`, or the message as it is if there is no compressor, and whether it was compressed. Returns
+/// its result.
 ///
 /// # Errors
 /// There is no memory. The next message refers to none before it, so that the peer can miss this one. Or the exception that another

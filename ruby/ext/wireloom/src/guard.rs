@@ -35,7 +35,7 @@ fn provoke() -> Result<(), Error> {
 /// Runs `work`, through which Ruby may raise: it has nothing to drop then.
 ///
 /// # Errors
-/// What was raised or thrown, or the end of the thread.
+/// An exception, a throw, or the end of the thread.
 #[inline]
 pub(crate) fn protect(work: impl FnOnce() -> VALUE) -> Result<VALUE, Error> {
     let mut panicked = None;
@@ -95,7 +95,7 @@ pub(crate) fn made(ruby: &Ruby, error: Error) -> Error {
 /// never return, in a Fiber that is abandoned, or return twice, by a continuation.
 ///
 /// # Errors
-/// What is no exception, and what ended `initialize`.
+/// A throw or the end of a thread, which is no exception; or whatever `initialize` raised.
 pub(crate) fn exception(ruby: &Ruby, error: Error) -> Result<Exception, Error> {
     let (class, message) = match error.error_type() {
         ErrorType::Error(class, message) => {

@@ -43,7 +43,7 @@ fn list_too_large() -> HeaderError {
     HeaderError::Field("header list exceeds configured maximum".into())
 }
 
-/// The default of SETTINGS_MAX_HEADER_LIST_SIZE in `http-2`, which stands for no bound.
+/// The default of SETTINGS_MAX_HEADER_LIST_SIZE in `http-2`, which means no bound.
 const LIST_SIZE_UNBOUNDED: usize = 0x7fff_ffff;
 
 /// Decodes a whole block into an Array of pairs, and allocates no more than that. The table, which is `owner`'s, stays in step
@@ -95,7 +95,7 @@ fn fields(
                 return Err(pseudo_late());
             }
             pseudo = role.is_pseudo();
-            // The default stands for no bound: the bound on the block is far below it.
+            // The default means no bound: the bound on the block is far below it.
             size += field_size;
             if size > list_size_max && list_size_max < LIST_SIZE_UNBOUNDED {
                 return Err(list_too_large());
@@ -133,7 +133,7 @@ impl List {
 
     fn flush(&mut self) -> VALUE {
         let len = std::mem::take(&mut self.len);
-        // SAFETY: `pairs[..len]` are live Arrays, and `full` is an Array that nobody else has seen; only NoMemoryError is
+        // SAFETY: `pairs[..len]` are live Arrays, and `full` is an Array that no other code has a reference to; only NoMemoryError is
         // raised.
         unsafe {
             match self.full {

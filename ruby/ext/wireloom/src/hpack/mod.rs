@@ -297,7 +297,7 @@ pub(crate) fn fields(ruby: &Ruby, context: VALUE, block: RString) -> Result<RArr
     Context::decompress(ruby, context, block)
 }
 
-/// What became of the last [`block`]: where there was no memory to send it, the peer has not got it.
+/// Reports whether the last [`block`] was sent. If there was no memory to send it, the peer does not have it, and the table is restarted.
 pub(crate) fn block_sent(ruby: &Ruby, context: VALUE, sent: Result<(), Error>) -> Result<(), Error> {
     let context = of(context)?;
     restart_unless_sent(ruby, &context.table, sent)

@@ -28,7 +28,8 @@ static ERROR: Immortal<ExceptionClass> = Immortal::new();
 
 const NO_MEMORY: &str = "there is no memory for an event";
 
-/// A call ends behind the message by which header fields exceed its input by this many bytes: a byte may stand for 4 KiB of the table.
+/// A call ends after the message whose header fields exceed the call's input by this many bytes: a byte may refer to 4 KiB of the dynamic
+/// table.
 const DECODED_LEN_MAX: usize = 1 << 20;
 
 struct Endpoint {
@@ -174,7 +175,7 @@ impl Endpoint {
 
     /// Acts on deadlines that have passed; returns events.
     fn tick(ruby: &Ruby, this: Obj<Self>) -> Result<RArray, Error> {
-        // What has arrived is not late.
+        // Handle the received bytes before the deadlines: they are in time.
         let list = Self::receive(ruby, this, strings::binary(ruby, b""))?;
         let (now, has_input) = (this.now(), this.has_input());
         let ended = this.with(ruby, |connection| {

@@ -17,7 +17,7 @@ const FALSE: VALUE = rb_sys::Qfalse as VALUE;
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
     string: VALUE,
-    /// What was read already, in bytes.
+    /// The number of bytes that were read.
     at: usize,
     /// The `StringIO`, whose position moves; else the String is shortened.
     memory: Option<VALUE>,
@@ -48,7 +48,7 @@ impl Ahead {
         Some(Self { string: string.as_raw(), at, memory: Some(stream) })
     }
 
-    /// What was not read yet.
+    /// The unread bytes.
     ///
     /// # Safety
     /// No code of Ruby runs while the slice is in use.

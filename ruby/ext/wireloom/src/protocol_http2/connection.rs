@@ -60,8 +60,8 @@ fn receive(ruby: &Ruby, connection: VALUE, framer: VALUE, len_max: i64) -> Resul
     Ok(value(frame))
 }
 
-/// `consume_window(size = available_size)`: tells streams how much window there is. async-http asks for that before each frame that it
-/// reads; without an argument it is left out when no window has grown since, and all that streams do is to wake what waits for one.
+/// `consume_window(size = available_size)`: calls `window_updated` on the streams. async-http calls it before each frame that it reads.
+/// Without an argument the calls are skipped if no window has grown since, and streams only wake the fibers that wait for one.
 pub(super) fn consume_window(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
     let connection = this.as_raw();
     if !arguments.is_empty() {
@@ -83,7 +83,7 @@ pub(super) fn windows_changed(_: &Ruby, this: Value, arguments: &[Value]) -> Res
     result
 }
 
-/// Notes whether the streams were told of their windows.
+/// Notes whether `window_updated` was called since a window has grown.
 fn set_told(connection: VALUE, told: bool) -> Result<(), Error> {
     set_new(connection, names().ids.windows_told, if told { TRUE } else { FALSE })
 }

@@ -67,7 +67,7 @@ impl Window {
     }
 }
 
-/// What is available of a window of one of the gem's classes.
+/// The available size of a window; `None` unless it is of one of the gem's classes.
 #[inline]
 pub(super) fn available(owner: VALUE, name: ID) -> Option<i64> {
     let names = names();

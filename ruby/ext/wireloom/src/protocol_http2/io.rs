@@ -22,7 +22,7 @@ const FALSE: VALUE = rb_sys::Qfalse as VALUE;
 /// Up to this length a payload is written together with what comes before it, in bytes.
 const TOGETHER_LEN: usize = 4096;
 
-/// What is held at most, in bytes.
+/// The most bytes that are held.
 const HELD_LEN_MAX: usize = 16 << 10;
 
 #[derive(Clone, Copy)]

@@ -262,7 +262,7 @@ fn write_block(
         return call(names.module.get().as_raw(), names.ids.write_block, &arguments).map(drop);
     }
     let head = frames::headers_head(len, flags & !PADDED | END_HEADERS, id as u32);
-    // SAFETY: a String that was made just now, and that nobody else has.
+    // SAFETY: a String that was made just now, to which no other code has a reference.
     let place = unsafe { strings::contents(frame) };
     place[..HEADER_LEN].copy_from_slice(&head);
     io.write_whole(ruby, frame)

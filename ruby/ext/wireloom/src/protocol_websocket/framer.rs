@@ -25,7 +25,7 @@ const MESSAGE_TOO_LARGE: u16 = 1009;
 pub(super) struct Limit {
     /// Of any frame.
     frame: u64,
-    /// What a message may have, and what is left of it. Control frames are no part of a message.
+    /// The limit of a message, and the rest of it for the current message. Control frames do not count.
     message: u64,
     left: u64,
 }

@@ -187,7 +187,7 @@ impl Connection {
         Self::listen(ruby, this, options)?;
         let headers = options::pairs(Some(headers), |string| Ok(options::bytes(string)))?;
         let [verb, target] = [verb, target].map(options::bytes);
-        // What is not UTF-8 is no target either way.
+        // A target that is not UTF-8 is invalid either way.
         let [verb, target] = [&verb, &target].map(|part| String::from_utf8_lossy(part));
         let event = this.inner.ready_again().with(|inner| {
             let fields = headers.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
@@ -381,7 +381,7 @@ impl Connection {
     fn tick(ruby: &Ruby, this: &Self) -> Result<(), Error> {
         this.inner.ready(ruby)?.with(|inner| {
             if let State::Open(connection) = &mut inner.state {
-                // What has arrived is not late: a Pong or Close may be among it.
+                // Pending input is in time: it may contain a Pong or Close frame.
                 match inner.waiting.is_empty() {
                     true => connection.handle_timeout(now()),
                     false => connection.handle_activity(now()),
@@ -447,7 +447,7 @@ impl Connection {
         }))
     }
 
-    /// Tells the collector how much memory the connection uses, unless a thread works on it.
+    /// Reports the connection's memory to the garbage collector, unless a thread works on it.
     fn account(&self) {
         if let Some(len) = self.inner.try_with(|inner| inner.heap_size()) {
             self.memory.set(len);
@@ -482,7 +482,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What waited, and `chunk` behind it.
+    /// The pending input, followed by `chunk`.
     ///
     /// # Errors
     /// There is no memory for a copy, and the connection is over.

@@ -201,7 +201,7 @@ impl Codec {
             this.keep_chunk(ruby)?;
         }
         let result = Self::handle(ruby, this, driver);
-        // What is behind an exception is for the next call.
+        // Bytes after an exception are kept for the next call.
         this.keep_chunk(ruby)?;
         result
     }

@@ -203,7 +203,7 @@ impl Delivery {
     }
 }
 
-/// What came of [`Delivery::make_and_deliver`].
+/// The result of [`Delivery::make_and_deliver`].
 pub(super) enum Delivered {
     Done,
     NoData,
@@ -242,7 +242,7 @@ fn is_known(plain: &Cell<(Held, usize)>, class: Value) -> bool {
     at == CHANGES.load(Ordering::Relaxed) && known.raw() == class.as_raw()
 }
 
-/// What `message_listeners(true)` of an emitter returns, where that needs no call: the first listener is a Proc.
+/// The result of an emitter's `message_listeners(true)`; `None` where a call is needed, because the first listener is no Proc.
 #[inline]
 fn blocks(ruby: &Ruby, emitter: RObject) -> Option<RArray> {
     let [name, event]: [ID; 2] = [&LISTENERS, &MESSAGE].map(|id| LazyId::get_inner_with(id, ruby).as_raw());

@@ -66,7 +66,7 @@ pub(crate) struct Rules {
     pub(crate) raw: bool,
 }
 
-/// What [`Frames::next`] may leave, in bytes: a header and the payload of a control frame.
+/// The most bytes that [`Frames::next`] may leave unread: a header and the payload of a control frame.
 const REMAINDER_MAX: usize = 138;
 
 struct Frame {

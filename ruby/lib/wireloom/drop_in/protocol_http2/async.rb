@@ -1,8 +1,9 @@
 # frozen_string_literal: true
 
 module Wireloom
-  # What is known of async-http and of what it writes to. Native code leaves out the calls between a frame and the buffer of the stream,
-  # where all methods read as they do here; any other release of these gems, and a class that overrides one, gets the calls.
+  # The known sources of async-http's methods and of the streams it writes to. Where all methods equal these, native code skips the calls
+  # between a frame and the buffer of the stream. With any other release of these gems, and for a class that overrides a method, it makes
+  # the calls.
   module ProtocolHTTP2
     # The sources of methods: without comments, and with one space for any number.
     SOURCES = {

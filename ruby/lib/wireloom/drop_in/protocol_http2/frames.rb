@@ -41,7 +41,7 @@ module Wireloom
         false
       end
 
-      # Whether streams of a class do nothing with more window but to wake what waits for it, as async-http's do.
+      # Whether `window_updated` of a class of streams only wakes the fibers that wait for window, as async-http's does.
       #
       # @api private
       def only_wakes?(stream_class)

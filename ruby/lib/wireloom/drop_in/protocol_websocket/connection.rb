@@ -388,7 +388,7 @@ module Protocol
         wireloom_leave(frame.finished? ? 0 : @wireloom_size)
       end
 
-      # Tells the framer what the next frame may add to a message of +size+ bytes: it refuses a longer one by its header.
+      # Sets the framer's limit for the next frame of a message that has +size+ bytes so far: it refuses a longer one by its header.
       def wireloom_leave(size)
         return unless @maximum_message_size && @framer.is_a?(Framer)
 
@@ -396,7 +396,8 @@ module Protocol
         @framer.instance_variable_set(:@wireloom_message_left, @maximum_message_size - size)
       end
 
-      # A message may have so many fragments of any length, and one more for so many bytes: each is an object. As in the core.
+      # A message may have +FRAGMENTS_SPARE+ fragments of any length, and one more for each +FRAGMENT_LENGTH+ bytes, because each is an
+      # object. As in the core.
       FRAGMENTS_SPARE = 16_384
       FRAGMENT_LENGTH = 16
       private_constant :FRAGMENTS_SPARE, :FRAGMENT_LENGTH

@@ -357,7 +357,7 @@ module WebSocket
         end
         @codec.extend(allowed)
         @sending = Monitor.new
-        # What waits for the end of a message: the Close frame, and the events that came on the thread that is writing it.
+        # Pending until the end of the current message: the Close frame, and the events received on the thread that writes the message.
         @close_behind, @events_behind = [], []
         if (parameters = CoreDeflate.parameters(sessions))
           @codec.deflate(*parameters)

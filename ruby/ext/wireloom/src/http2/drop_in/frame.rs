@@ -201,7 +201,7 @@ impl Frame {
         self.slice.map_or_else(|| self.payload_string().map_or(0, RString::len), |(_, len)| len)
     }
 
-    /// What the frame takes of a window.
+    /// The length of the frame as flow control counts it.
     pub(crate) fn window_len(&self) -> usize {
         if self.kind == Kind::Data { self.payload_len() } else { 0 }
     }
@@ -343,7 +343,7 @@ pub(super) fn symbol(raw: VALUE) -> Symbol {
     Symbol::from_value(value(raw)).expect("a Symbol")
 }
 
-/// What `"#{object}"` has for an object. `to_s` is the program's: it runs before a message is begun, and its exceptions go on.
+/// The value of `"#{object}"`. `to_s` is the program's: it runs before a message is begun, and its exceptions are propagated.
 pub(super) fn interpolated(object: Value) -> Result<String, Error> {
     described(object, rb_sys::rb_obj_as_string)
 }
@@ -365,7 +365,7 @@ fn described(object: Value, describe: unsafe extern "C" fn(VALUE) -> VALUE) -> R
     Ok(copy)
 }
 
-/// What an object converts to, if it does. What is no StandardError, such as the end of a thread, goes on.
+/// The converted object; `None` if the conversion raises a StandardError. Anything else, such as the end of a thread, is propagated.
 pub(super) fn converted<T: TryConvert>(object: Value) -> Result<Option<T>, Error> {
     match T::try_convert(object) {
         Ok(converted) => Ok(Some(converted)),

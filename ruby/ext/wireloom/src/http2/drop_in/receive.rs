@@ -506,7 +506,7 @@ fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> 
         Kind::WindowUpdate | Kind::RstStream => {
             protocol_error(ruby, this, "sent window update on idle stream")
         }
-        // RFC 9113 §6.9: DATA that nobody reads counts all the same.
+        // RFC 9113 §6.9: DATA of a reset stream counts for flow control too.
         Kind::Data if was_reset(this, id) => data_received(ruby, this, frame),
         Kind::Altsvc | Kind::Origin => charge(ruby, this, Charge::UnknownFrame),
         _ => protocol_error(ruby, this, "stream does not exist"),
@@ -687,7 +687,7 @@ fn settings_frame(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Resu
         return Ok(());
     }
     acknowledge_settings(ruby, this)?;
-    // A larger window may let go what waits.
+    // A larger window may release queued frames.
     each_stream(ruby, this, |stream| stream::flush(ruby, stream))
 }
 

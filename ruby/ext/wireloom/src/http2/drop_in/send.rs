@@ -261,7 +261,7 @@ pub(crate) fn goaway(ruby: &Ruby, this: Obj<Connection>, error: VALUE, payload: 
     frame.error = error;
     frame.payload = payload;
     send_own(ruby, this, &mut frame)?;
-    // What an error has closed stays closed.
+    // A connection that an error has closed stays closed.
     if error != sym().no_error || matches!(this.phase.get(), Phase::WaitingMagic | Phase::Closed) {
         return close(ruby, this);
     }

@@ -467,7 +467,7 @@ fn emit_frame(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), E
     }
 }
 
-/// What a stream does itself when it emits `:frame`.
+/// The stream's own handler of `:frame`: passes the frame to the sender or the connection.
 pub(super) fn pass_on(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Error> {
     if !this.sender.get().is_nil() {
         let hash = frame.to_hash(ruby)?;
