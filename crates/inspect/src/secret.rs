@@ -1,39 +1,81 @@
 //! Secrets in heads: which fields and parameters contain them. A masked value keeps its length, so that offsets do not
 //! change.
 
+use wireloom_ws::handshake::uri::is_authority;
+
 use crate::entry::{Entry, Payload, Protocol};
 
 /// Parts of the names of fields and parameters whose values are secret.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "authorization",
     "cookie",
-    "authentication-info",
+    "authentication",
     "token",
     "secret",
     "password",
     "passwd",
-    "api-key",
-    "api_key",
-    "apikey",
+    "passphrase",
+    "credential",
     "session",
     "signature",
+    "api-key",
+    "api_key",
 ];
 
-/// Names of parameters that are secret only if the whole name matches, because they are short. `cf_connect` is the connect command
+/// The same, where a word of a name ends with them: `apikey` and `X-Auth-Key`, but not `author`.
+const WORD_ENDS: [&str; 7] = ["auth", "key", "pass", "pwd", "sig", "sign", "jwt"];
+
+/// Names of parameters that are secret only if the whole name matches, because they are common words. `cf_connect` is the connect command
 /// of a Centrifugal client, which contains its token.
-const PARAMETERS: [&str; 7] = ["auth", "key", "sig", "jwt", "code", "ticket", "cf_connect"];
+const PARAMETERS: [&str; 3] = ["code", "ticket", "cf_connect"];
 
 /// The byte that replaces each byte of a secret.
 pub(crate) const MASK: u8 = b'*';
 
 fn is_secret_field(name: &[u8]) -> bool {
-    let name = name.to_ascii_lowercase();
-    NAMES.iter().any(|secret| name.windows(secret.len()).any(|part| part == secret.as_bytes()))
+    // RFC 6455 §1.3: the key proves that the server understands WebSocket; replays need it.
+    if name.eq_ignore_ascii_case(b"sec-websocket-key") {
+        return false;
+    }
+    let lower = name.to_ascii_lowercase();
+    NAMES.iter().any(|secret| lower.windows(secret.len()).any(|part| part == secret.as_bytes()))
+        || words(name).any(is_secret_word)
+}
+
+fn is_secret_word(word: &[u8]) -> bool {
+    let word = word.to_ascii_lowercase();
+    WORD_ENDS.iter().any(|end| word.ends_with(end.as_bytes()))
+}
+
+/// The words of a name such as `X-Auth-Key`, `auth_key` and `authKey`.
+fn words(name: &[u8]) -> impl Iterator<Item = &[u8]> {
+    name.chunk_by(|&byte, &next| {
+        byte.is_ascii_alphabetic()
+            && next.is_ascii_alphabetic()
+            && !(byte.is_ascii_lowercase() && next.is_ascii_uppercase())
+    })
 }
 
 /// Whether the value of a parameter of a URL with this name is a secret.
 fn is_secret_parameter(name: &[u8]) -> bool {
-    is_secret_field(name) || PARAMETERS.iter().any(|secret| name.eq_ignore_ascii_case(secret.as_bytes()))
+    let name = percent_decode(name);
+    is_secret_field(&name) || PARAMETERS.iter().any(|secret| name.eq_ignore_ascii_case(secret.as_bytes()))
+}
+
+/// RFC 3986 §2.1.
+fn percent_decode(mut text: &[u8]) -> Vec<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let mut decoded = Vec::with_capacity(text.len());
+    while let [first, rest @ ..] = text {
+        let escaped = match text {
+            [b'%', high, low, ..] => digit(*high).zip(digit(*low)),
+            _ => None,
+        };
+        let (byte, len) = escaped.map_or((*first, 0), |(high, low)| ((high << 4 | low) as u8, 2));
+        decoded.push(byte);
+        text = &rest[len..];
+    }
+    decoded
 }
 
 /// Where the first query or fragment begins.
@@ -43,16 +85,27 @@ fn find_query(value: &[u8]) -> Option<usize> {
 
 /// Masks the secrets in a target of a request, and in a value that may contain URLs: credentials before the host, and parameters of the
 /// query and of the fragment, in which OAuth returns tokens (RFC 6749 §4.2.2).
+///
+/// A password may contain `/`, `?` and `#`: where no host precedes them, the credentials extend to the last `@`, as in
+/// `wireloom::client::url_without_secrets`.
 fn mask_target(target: &mut [u8]) {
     let mut at = 0;
     while let Some(slashes) = target[at..].windows(2).position(|part| part == b"//") {
         let begin = at + slashes + target[at + slashes..].iter().take_while(|&&byte| byte == b'/').count();
-        let is_end = |byte: &u8| matches!(byte, b'/' | b'?' | b'#' | b' ' | b'>' | b'"');
-        let len = target[begin..].iter().position(is_end).unwrap_or(target.len() - begin);
-        if let Some(user) = target[begin..begin + len].iter().rposition(|&byte| byte == b'@') {
-            target[begin..begin + user].fill(MASK);
+        let find =
+            |is_end: fn(&u8) -> bool| target[begin..].iter().position(is_end).unwrap_or(target.len() - begin);
+        let url = &target[begin..][..find(|byte| matches!(byte, b' ' | b'>' | b'"'))];
+        let mut authority = &url[..find(|byte| matches!(byte, b'/' | b'?' | b'#' | b' ' | b'>' | b'"'))];
+        let host = authority.rsplit(|&byte| byte == b'@').next().unwrap_or_default();
+        if !is_authority(host) || host.ends_with(b":") {
+            authority = url;
         }
-        at = begin + len;
+        let user = authority.iter().rposition(|&byte| byte == b'@');
+        at = begin + authority.len();
+        if let Some(user) = user {
+            target[begin..begin + user].fill(MASK);
+            at = begin + user;
+        }
     }
     let Some(begin) = find_query(target) else { return };
     // Where the name of the parameter begins; `None` within its value.
@@ -177,7 +230,8 @@ impl FieldMask {
             }
             let lower = item.to_ascii_lowercase();
             let names = || NAMES.iter().chain(&["bearer"]).map(|name| name.as_bytes());
-            self.follows_name = names().any(|name| lower.ends_with(name));
+            self.follows_name =
+                names().any(|name| lower.ends_with(name)) || words(item).last().is_some_and(is_secret_word);
             let end_of =
                 |name: &[u8]| Some(lower.windows(name.len()).position(|part| part == name)? + name.len());
             // The JSON of a header in base64 begins so (RFC 7519 §3.1).
@@ -398,14 +452,78 @@ mod tests {
     }
 
     #[test]
-    fn knows_secret_fields() {
-        for name in
-            ["Authorization", "proxy-authorization", "Cookie", "set-cookie", "X-Api-Key", "x-auth-token"]
-        {
+    fn knows_the_names_of_secrets() {
+        for name in [
+            "Authorization",
+            "proxy-authorization",
+            "Authentication-Info",
+            "Cookie",
+            "set-cookie",
+            "X-Api-Key",
+            "apikey",
+            "x-auth-token",
+            "CB-ACCESS-PASSPHRASE",
+            "CB-ACCESS-SIGN",
+            "X-Auth-Key",
+            "X-MBX-APIKEY",
+            "Ocp-Apim-Subscription-Key",
+            "X-Functions-Key",
+            "x-goog-credential",
+            "X-Auth",
+            "X-Amz-Security-Token",
+        ] {
             assert!(is_secret_field(name.as_bytes()), "{name}");
         }
-        for name in ["host", "sec-websocket-key", "sec-websocket-protocol", "origin"] {
+        for name in [
+            "host",
+            "sec-websocket-key",
+            "Sec-WebSocket-Protocol",
+            "origin",
+            "author",
+            "x-error-code",
+            "accept",
+        ] {
             assert!(!is_secret_field(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "auth",
+            "key",
+            "Ocp-Apim-Subscription-Key",
+            "pwd",
+            "pass",
+            "userPass",
+            "access_key",
+            "accessKey",
+            "keyValue",
+            "key1",
+            "access%5Ftoken",
+            "%70wd",
+            "user%5Bpassword%5d",
+            "X-Amz-Signature",
+            "sig",
+            "id_jwt",
+            "code",
+            "ticket",
+        ] {
+            assert!(is_secret_parameter(name.as_bytes()), "{name}");
+        }
+        for name in ["x", "keys", "keyboard", "country_code", "author", "passenger", "%", "%4", "%zz", ""] {
+            assert!(!is_secret_parameter(name.as_bytes()), "{name}");
+        }
+    }
+
+    // `wireloom::client::url_without_secrets` has the same rule.
+    #[test]
+    fn masks_passwords_with_delimiters() {
+        for (target, shown) in [
+            ("wss://anna:sec/ret@a.example/x", "wss://************@a.example/x"),
+            ("wss://anna:a?b#c@a.example/x?pwd=1", "wss://**********@a.example/x?pwd=*"),
+            ("wss://anna:/@a.example/x", "wss://******@a.example/x"),
+            ("https://a.example/@anna", "https://a.example/@anna"),
+            ("https://[::1]:80/@anna", "https://[::1]:80/@anna"),
+            ("<https://anna:a/b@h/>, <https://h/x@y>", "<https://********@h/>, <https://h/x@y>"),
+        ] {
+            assert_eq!(masked(target), shown);
         }
     }
 }
