@@ -69,6 +69,32 @@ func TestDial(t *testing.T) {
 	}
 }
 
+// A program without Options.Subprotocols selects one by itself, in the fields of the response.
+func TestSubprotocolOfTheApplication(t *testing.T) {
+	for _, test := range []struct {
+		supported []string
+		want      string
+	}{{nil, "app"}, {[]string{}, ""}, {[]string{"b"}, "b"}} {
+		selected := make(chan string, 1)
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Sec-WebSocket-Protocol", "app")
+			ws, err := websocket.Accept(w, r, websocket.Options{Subprotocols: test.supported})
+			noError(t, err)
+			selected <- ws.Subprotocol()
+			_ = ws.Close()
+		}))
+		ws, _, err := websocket.Dial(t.Context(), wsURL(server), websocket.DialOptions{
+			Options: websocket.Options{Subprotocols: []string{"app", "b"}},
+		})
+		noError(t, err)
+		equal(t, ws.Subprotocol(), test.want)
+		equal(t, <-selected, test.want)
+		_, err = ws.ReadMessage(t.Context())
+		isError(t, err, io.EOF)
+		server.Close()
+	}
+}
+
 func TestDialThroughAProxy(t *testing.T) {
 	server := httptest.NewTLSServer(echoHandler(t, websocket.Options{}))
 	defer server.Close()

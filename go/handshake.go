@@ -112,14 +112,7 @@ func Accept(w http.ResponseWriter, r *http.Request, opts Options) (*Websocket, e
 	if err != nil {
 		return nil, fmt.Errorf("websocket: accept: handshake failed: %w", err)
 	}
-	subprotocol := ""
-	offered := tokens(r.Header, "Sec-Websocket-Protocol")
-	for _, supported := range opts.Subprotocols {
-		if slices.Contains(offered, supported) {
-			subprotocol = supported
-			break
-		}
-	}
+	subprotocol := selectSubprotocol(w, r, opts.Subprotocols)
 	var deflate *deflateParams
 	if opts.Compression != nil {
 		deflate = opts.Compression.accept(r.Header.Values("Sec-Websocket-Extensions"))
@@ -149,6 +142,21 @@ func Accept(w http.ResponseWriter, r *http.Request, opts Options) (*Websocket, e
 	early, _ := buffered.Reader.Peek(buffered.Reader.Buffered())
 	ws.reader.take(early)
 	return ws.track(), nil
+}
+
+// selectSubprotocol returns the first of the supported subprotocols that the client offers; without a list, the choice of the
+// application, which is in the fields of the response.
+func selectSubprotocol(w http.ResponseWriter, r *http.Request, supported []string) string {
+	if supported == nil {
+		return w.Header().Get("Sec-Websocket-Protocol")
+	}
+	offered := tokens(r.Header, "Sec-Websocket-Protocol")
+	for _, subprotocol := range supported {
+		if slices.Contains(offered, subprotocol) {
+			return subprotocol
+		}
+	}
+	return ""
 }
 
 // appendFields appends the fields that the application has set, except those of the handshake.

@@ -51,7 +51,8 @@ type Options struct {
 
 	// Compression enables permessage-deflate (RFC 7692) if the peer supports it too. nil: no compression.
 	Compression *Compression
-	// Subprotocols are those that a server supports, the best first. [Accept] selects the first that the client offers.
+	// Subprotocols are those that a server supports, the best first. [Accept] selects the first that the client offers. nil: the
+	// Sec-WebSocket-Protocol field that the application has set in the response.
 	Subprotocols []string
 	// CheckOrigin decides whether [Accept] accepts a request. nil accepts all, which lets every web page that a user visits
 	// open connections with the user's cookies; [SameOrigin] refuses the pages of other sites.
