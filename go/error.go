@@ -3,7 +3,6 @@ package websocket
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"unicode/utf8"
 )
@@ -89,14 +88,21 @@ func ioError(place string, err error) *Error {
 
 // closeReason returns the code and the reason of the Close frame that answers an error.
 func closeReason(err error) (StatusCode, string) {
-	if err == nil || errors.Is(err, io.EOF) {
-		return StatusNormalClosure, ""
-	}
 	var known *Error
 	if errors.As(err, &known) {
 		return known.code, known.reason
 	}
 	return StatusInternalError, err.Error()
+}
+
+// handlerReason is [closeReason] of an error of the handler, which may describe another connection: a code that says what an
+// endpoint observed is not sent.
+func handlerReason(err error) (StatusCode, string) {
+	status, reason := closeReason(err)
+	if !status.isSendable() {
+		status = StatusInternalError
+	}
+	return status, reason
 }
 
 // isSendable reports whether a Close frame may hold the code (RFC 6455 §7.4.1, §7.4.2).

@@ -96,7 +96,7 @@ func (ws *Websocket) Subprotocol() string { return ws.subprotocol }
 
 // Handler handles a message. If it returns a message, that is sent. If it returns an error, the connection is closed with
 // the error's status code or, if it is no [Error], with [StatusInternalError] and its text as the reason: such errors must
-// not contain what the peer may not know.
+// not contain what the peer may not know. A code that must not be sent becomes StatusInternalError.
 type Handler func(ctx context.Context, msg *Message) (*Message, error)
 
 // EchoHandler is a [Handler] that sends each message back.
@@ -132,7 +132,7 @@ func (ws *Websocket) handle(ctx context.Context, handler Handler) error {
 		}
 		reply, err := handler(ctx, msg)
 		if err != nil {
-			status, reason := closeReason(err)
+			status, reason := handlerReason(err)
 			if closeErr := ws.close(status, reason, err); closeErr != nil {
 				return fmt.Errorf("websocket: handle: closing after an error of the handler: %w: %w", err, closeErr)
 			}

@@ -339,6 +339,28 @@ func TestControlFramesBetweenFragments(t *testing.T) {
 	noError(t, served())
 }
 
+// The handler's error is not one of the connection: its io.EOF is not the peer's, and its code may be one of another connection.
+func TestErrorsOfTheHandler(t *testing.T) {
+	_, relayed := websocket.ReadFrame(bytes.NewReader(nil), websocket.ClientMode, 1) // as of a connection behind a proxy
+	for _, test := range []struct {
+		err    error
+		code   websocket.StatusCode
+		reason string
+	}{
+		{io.EOF, websocket.StatusInternalError, "EOF"},
+		{fmt.Errorf("database: %w", io.EOF), websocket.StatusInternalError, "database: EOF"},
+		{relayed, websocket.StatusInternalError, "error reading frame header"},
+		{websocket.ErrMessageTooLarge, websocket.StatusTooLarge, "message is larger"},
+	} {
+		p := connect(t, websocket.Options{CloseTimeout: time.Millisecond}, websocket.Options{}, nil)
+		handler := func(context.Context, *websocket.Message) (*websocket.Message, error) { return nil, test.err }
+		served := inBackground(t, func() error { return p.server.Handle(t.Context(), handler) })
+		writeFrames(t, p.clientConn, text("x"))
+		wantClose(t, p.clientConn, test.code, test.reason)
+		isError(t, served(), test.err)
+	}
+}
+
 func TestTimeouts(t *testing.T) {
 	const timeout = 50 * time.Millisecond
 	p := connect(t, websocket.Options{ReadTimeout: timeout, WriteTimeout: time.Minute}, websocket.Options{}, nil)
