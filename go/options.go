@@ -64,7 +64,8 @@ type Options struct {
 // Hooks are called on the events of a connection. Each may be nil. They get the [ClientKey] of the connection first.
 //
 // The hooks of reading run on the goroutine that reads, those of writing on the one that writes, while no other goroutine
-// can do so: they must not read, write or close. They must not keep a [Frame]'s payload.
+// can do so: they must not read, write or close. One that closes its own connection waits in vain, for [Options.CloseTimeout]. They
+// must not keep a [Frame]'s payload.
 type Hooks struct {
 	// OnCloseHandshakeStart is called before this end sends a Close frame that starts the closing handshake.
 	OnCloseHandshakeStart func(ClientKey, StatusCode, error)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -171,12 +172,16 @@ func (ws *Websocket) close(status StatusCode, reason string, cause error) error 
 		return fmt.Errorf("websocket: close: failed to write close frame: %w", err)
 	}
 	// A pending ReadMessage completes the handshake; then there is nothing left to wait for.
-	ws.reader.lock.lock(nil)
-	defer ws.reader.lock.unlock()
+	err = ws.lockToClose(&ws.reader.lock)
+	if err == nil {
+		defer ws.reader.lock.unlock()
+	}
 	if ws.state.Load() != stateClosing {
 		return nil
 	}
-	_, err = ws.readMessage(context.Background(), nil)
+	if err == nil {
+		_, err = ws.readMessage(context.Background(), nil)
+	}
 	ws.closeDone(status, err) // unless the peer's Close frame has done it
 	if errors.Is(err, io.EOF) || errors.Is(err, ErrConnectionClosed) {
 		return nil
@@ -191,7 +196,9 @@ func closeFrame(status StatusCode, reason string) *Frame {
 
 // startHandshake sends the Close frame of this end.
 func (ws *Websocket) startHandshake(frame *Frame, status StatusCode, cause error) error {
-	ws.writer.lock.lock(nil) // its holder is bounded by the deadline
+	if err := ws.lockToClose(&ws.writer.lock); err != nil {
+		return err
+	}
 	defer ws.writer.lock.unlock()
 	ws.hooks.closeStart(ws.clientKey, status, cause)
 	return ws.writeClose(frame)
@@ -199,9 +206,25 @@ func (ws *Websocket) startHandshake(frame *Frame, status StatusCode, cause error
 
 // sendClose sends a Close frame, unless one was sent before.
 func (ws *Websocket) sendClose(frame *Frame) error {
-	ws.writer.lock.lock(nil)
+	if err := ws.lockToClose(&ws.writer.lock); err != nil {
+		return err
+	}
 	defer ws.writer.lock.unlock()
 	return ws.writeClose(frame)
+}
+
+// lockToClose gets the right to read or to write in the closing handshake. The deadline bounds the holder, unless that is a hook:
+// one that closes its own connection waits here for itself.
+func (ws *Websocket) lockToClose(lock *lock) error {
+	if lock.tryLock() {
+		return nil
+	}
+	bound, cancel := context.WithTimeout(context.Background(), ws.closeTimeout)
+	defer cancel()
+	if !lock.lock(bound.Done()) {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
 }
 
 // startClosing begins the closing handshake, and bounds the waits of both directions. It reports whether the connection
@@ -283,7 +306,9 @@ func (ws *Websocket) linger(half halfCloser) {
 	defer ws.finish()
 	_ = half.CloseWrite() // an error means that the peer learns of the end later
 	in := &ws.reader
-	in.lock.lock(nil) // its holder is bounded by the deadline
+	if ws.lockToClose(&in.lock) != nil {
+		return
+	}
 	defer in.lock.unlock()
 	err := in.deadline.start(context.Background())
 	for err == nil {

@@ -361,6 +361,43 @@ func TestErrorsOfTheHandler(t *testing.T) {
 	}
 }
 
+// Hooks hold the lock of their direction, and must not close. One that does ends its connection late, but does not hang.
+func TestHooksThatClose(t *testing.T) {
+	for name, set := range map[string]func(*websocket.Hooks, func()){
+		"OnReadMessage": func(h *websocket.Hooks, hook func()) {
+			h.OnReadMessage = func(websocket.ClientKey, *websocket.Message) { hook() }
+		},
+		"OnReadFrame": func(h *websocket.Hooks, hook func()) {
+			h.OnReadFrame = func(websocket.ClientKey, *websocket.Frame) { hook() }
+		},
+		"OnReadError": func(h *websocket.Hooks, hook func()) { h.OnReadError = func(websocket.ClientKey, error) { hook() } },
+		"OnWriteFrame": func(h *websocket.Hooks, hook func()) {
+			h.OnWriteFrame = func(websocket.ClientKey, *websocket.Frame) { hook() }
+		},
+		"OnWriteMessage": func(h *websocket.Hooks, hook func()) {
+			h.OnWriteMessage = func(websocket.ClientKey, *websocket.Message) { hook() }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var server *websocket.Websocket
+			opts := websocket.Options{CloseTimeout: 50 * time.Millisecond}
+			set(&opts.Hooks, func() { _ = server.Close() })
+			p := connect(t, opts, websocket.Options{}, nil)
+			server = p.server
+			served := inBackground(t, func() error { return p.server.Handle(t.Context(), websocket.EchoHandler) })
+			frame := text("x")
+			if name == "OnReadError" {
+				frame = websocket.NewFrame(websocket.Opcode(3), true, nil)
+			}
+			writeFrames(t, p.clientConn, frame)
+			_ = served()
+			noError(t, p.clientConn.SetReadDeadline(time.Now().Add(10*time.Second)))
+			_, err := io.Copy(io.Discard, p.clientConn)
+			noError(t, err)
+		})
+	}
+}
+
 func TestTimeouts(t *testing.T) {
 	const timeout = 50 * time.Millisecond
 	p := connect(t, websocket.Options{ReadTimeout: timeout, WriteTimeout: time.Minute}, websocket.Options{}, nil)
