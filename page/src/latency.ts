@@ -39,3 +39,36 @@ export class Latencies {
     return { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: sorted[sorted.length - 1]! };
   }
 }
+
+/** A probe that is not answered within 20 s is lost. */
+const PROBES_MAX = 100;
+
+/** Probes of a connection that wait for their echo. The oldest are given up where the server does not echo. */
+export class Probes {
+  private count = 0;
+  private readonly sent = new Map<string, number>();
+
+  constructor(private readonly of: number) {}
+
+  /** The text of the next probe. */
+  next(now: number): string {
+    for (const oldest of this.sent.keys()) {
+      if (this.sent.size < PROBES_MAX) break;
+      this.sent.delete(oldest);
+    }
+    const text = JSON.stringify({ probe: ++this.count, of: this.of });
+    this.sent.set(text, now);
+    return text;
+  }
+
+  /** The round-trip time of the probe that this text echoes, or null. */
+  answered(text: string, now: number): number | null {
+    const sent = this.sent.get(text);
+    this.sent.delete(text);
+    return sent === undefined ? null : now - sent;
+  }
+
+  clear(): void {
+    this.sent.clear();
+  }
+}

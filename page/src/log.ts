@@ -21,8 +21,9 @@ export interface Entry {
 const ENTRIES_MAX = 100_000;
 /** Eight messages of 16 MiB. */
 const SIZE_MAX = 128 * 1_048_576;
-/** Rows are removed in blocks, so that removal is cheap. */
+/** Rows are removed in blocks of this many, or of this part of the bytes, so that removal is cheap. */
 const BLOCK = 1024;
+const BLOCKS = 16;
 /** A search looks at the beginning of a message only. */
 const SEARCHED_MAX = 65_536;
 
@@ -45,8 +46,7 @@ export class MessageLog {
     const size = typeof data === 'string' ? utf8Length(data) : data.length;
     this.entries.push({ id: this.next++, time, direction, kind, data, size, author });
     this.size += size;
-    if (this.entries.length > this.entriesMax) this.drop(Math.min(BLOCK, this.entries.length - 1));
-    while (this.size > this.sizeMax && this.entries.length > 1) this.drop(1);
+    if (this.entries.length > this.entriesMax || this.size > this.sizeMax) this.drop(this.block());
     return size;
   }
 
@@ -56,6 +56,18 @@ export class MessageLog {
 
   clear(): void {
     this.drop(this.entries.length);
+  }
+
+  /** The number of old entries to remove. */
+  private block(): number {
+    let count = 0;
+    let size = this.size;
+    while (count < this.entries.length - 1) {
+      const isBlock = count >= BLOCK || size <= this.size - this.sizeMax / BLOCKS;
+      if (isBlock && size <= this.sizeMax) break;
+      size -= this.entries[count++]!.size;
+    }
+    return count;
   }
 
   private drop(count: number): void {

@@ -1,6 +1,6 @@
 /** One tab: a WebSocket, its messages, and its round-trip times. */
 
-import { Latencies } from './latency';
+import { Latencies, Probes } from './latency';
 import { MessageLog } from './log';
 import { isReachable, untilReachable } from './reachable';
 import { Series } from './series';
@@ -37,8 +37,7 @@ export class Session extends Store {
   private attempt = 0;
   private retry: AbortController | null = null;
   private prober = 0;
-  private probe = 0;
-  private readonly probes = new Map<string, number>();
+  private readonly probes = new Probes(this.id);
 
   constructor(url: string) {
     super();
@@ -94,12 +93,8 @@ export class Session extends Store {
 
   private receive(data: string | ArrayBuffer): void {
     if (typeof data === 'string') {
-      const begin = this.probes.get(data);
-      if (begin !== undefined) {
-        this.probes.delete(data);
-        this.rtts.add(performance.now() - begin);
-        return;
-      }
+      const rtt = this.probes.answered(data, performance.now());
+      if (rtt !== null) return this.rtts.add(rtt);
     }
     const payload = typeof data === 'string' ? data : new Uint8Array(data);
     this.received.messages++;
@@ -167,14 +162,11 @@ export class Session extends Store {
   /** Probes are not listed among the messages. */
   private startProbes(): void {
     this.stopProbes();
+    let ticks = 0;
     this.prober = window.setInterval(() => {
-      if (this.probes.size < 100 && this.socket?.readyState === WebSocket.OPEN) {
-        const text = JSON.stringify({ probe: ++this.probe, of: this.id });
-        this.probes.set(text, performance.now());
-        this.socket.send(text);
-      }
+      if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(this.probes.next(performance.now()));
       const now = this.rtts.percentiles();
-      if (now && this.probe % 5 === 0) {
+      if (now && ++ticks % 5 === 0) {
         this.rttSeries.add(Date.now() / 1000, [now.p50, now.p90, now.p99]);
         this.changed();
       }

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { closeCode, mayClose } from '../src/close_codes';
 import { base64, bytes, fromHex, hexDump, jsonError, jsonText, millis, pretty, preview, toHex } from '../src/format';
-import { Latencies, sentAt } from '../src/latency';
+import { Latencies, Probes, sentAt } from '../src/latency';
 import { EVERYTHING, MessageLog, View } from '../src/log';
 import { Members } from '../src/members';
 import { Metrics } from '../src/metrics';
@@ -85,6 +85,28 @@ test('the log is bounded in entries and in size', () => {
   assert.equal(large.push('sent', new Uint8Array(500)), 500);
   assert.equal(large.next - large.first, 1);
   assert.equal(large.push('sent', 'gr\u00fc\u00dfe'), 7);
+});
+
+test('a log that is full removes entries in blocks', () => {
+  const log = new MessageLog(1_000_000, 1_600);
+  let removals = 0;
+  for (let index = 0; index < 10_000; index++) {
+    const { first } = log;
+    log.push('received', 'x');
+    if (log.first !== first) removals++;
+  }
+  assert.ok(removals <= 100, String(removals));
+  assert.ok(log.next - log.first >= 1_500);
+});
+
+test('probes that are lost do not end the measurement', () => {
+  const probes = new Probes(1);
+  const texts = Array.from({ length: 1000 }, (_, at) => probes.next(at));
+  assert.equal(new Set(texts).size, 1000);
+  assert.equal(probes.answered(texts[999]!, 1001), 2);
+  assert.equal(probes.answered(texts[999]!, 1001), null);
+  assert.equal(probes.answered(texts[0]!, 1001), null);
+  assert.equal(probes.answered('other', 1001), null);
 });
 
 test('a view has the entries that pass its filter, also after old ones were removed', () => {
