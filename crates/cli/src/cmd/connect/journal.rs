@@ -202,14 +202,14 @@ impl Journal {
         self.output().flush()
     }
 
-    /// Waits for `event`, and flushes the output before.
+    /// Runs the future. The output is flushed whenever it waits.
     ///
     /// # Errors
     /// The output cannot be written.
-    pub(super) async fn flushing<T>(&self, event: impl Future<Output = T>) -> io::Result<T> {
-        let mut event = pin!(event);
-        poll_fn(|cx| match event.as_mut().poll(cx) {
-            Poll::Ready(event) => Poll::Ready(Ok(event)),
+    pub(super) async fn flushing<T>(&self, running: impl Future<Output = T>) -> io::Result<T> {
+        let mut running = pin!(running);
+        poll_fn(|cx| match running.as_mut().poll(cx) {
+            Poll::Ready(ended) => Poll::Ready(Ok(ended)),
             Poll::Pending => match self.flush() {
                 Ok(()) => Poll::Pending,
                 Err(error) => Poll::Ready(Err(error)),

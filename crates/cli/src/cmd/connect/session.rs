@@ -50,8 +50,12 @@ pub(super) async fn run(
     let received = Cell::new(0);
     let mut inbox = Inbox::new(args, &script.expected, journal, &close, &received);
     let mut outbox = Outbox::new(args, journal, &script.sends, close_request, &received);
-    let result =
-        run_until_closed(args, &mut inbox, &mut receiver, &mut outbox, &mut sender, &close, signals).await;
+    let running =
+        run_until_closed(args, &mut inbox, &mut receiver, &mut outbox, &mut sender, &close, signals);
+    let result = match journal.flushing(running).await {
+        Ok(result) => result,
+        Err(error) => Ok(Some(inbox.unwritable(&error))),
+    };
     let mut written = journal.flush();
     if let Ok(Some(_)) = result {
         // The exit code is known, perhaps before a Close frame was sent. The peer may not receive it any more.
@@ -70,7 +74,7 @@ pub(super) async fn run(
         notes.print(&format!("* {messages}, {bytes} received in {:.3} s", begin.elapsed().as_secs_f64()));
     }
     match (result, written) {
-        (Ok(None | Some(Exit::Success)), Err(error)) => notes.unwritable(&error),
+        (Ok(None | Some(Exit::Success)), Err(error)) => inbox.unwritable(&error),
         (Ok(Some(exit)), _) => exit,
         (Ok(None), Ok(())) => inbox.exit(&receiver),
         (Err(error), _) => {
@@ -186,13 +190,12 @@ impl<'a> Inbox<'a> {
 
     async fn run(&mut self, receiver: &mut Receiver) -> Result<Option<Exit>, WebSocketError> {
         loop {
-            let message = match next(receiver, self.journal).await {
-                Ok(Ok(Some(message))) => message,
-                Ok(Ok(None)) => return Ok(None),
+            let message = match receiver.recv().await {
+                Ok(Some(message)) => message,
+                Ok(None) => return Ok(None),
                 // This end closes: nothing but the answer to Close is missing.
-                Ok(Err(_)) if self.close.borrow().is_some() => return Ok(None),
-                Ok(Err(error)) => return Err(error),
-                Err(error) => return Ok(Some(self.journal.notes().unwritable(&error))),
+                Err(_) if self.close.borrow().is_some() => return Ok(None),
+                Err(error) => return Err(error),
             };
             let exit = self.handle(&message);
             if exit.is_some() {
@@ -210,7 +213,7 @@ impl<'a> Inbox<'a> {
         self.received.set(self.received.get() + 1);
         self.bytes += bytes.len() as u64;
         if let Err(error) = self.journal.message(Direction::Received, bytes, message.is_text()) {
-            return Some(self.journal.notes().unwritable(&error));
+            return Some(self.unwritable(&error));
         }
         if let Some(expected) = self.expected.pop_front()
             && expected != bytes
@@ -237,6 +240,14 @@ impl<'a> Inbox<'a> {
     /// All expected messages have arrived.
     fn is_satisfied(&self) -> bool {
         self.expected.is_empty() && self.remaining.is_none_or(|remaining| remaining == 0)
+    }
+
+    /// The exit code when the output cannot be written. One that nobody reads any more met no expectation.
+    fn unwritable(&self, error: &io::Error) -> Exit {
+        match self.journal.notes().unwritable(error) {
+            Exit::Success if self.args.is_expecting() && !self.is_satisfied() => Exit::Unmet,
+            exit => exit,
+        }
     }
 
     /// The exit code for a WebSocket that was closed.
@@ -267,17 +278,6 @@ fn shown(message: &[u8], format: Format) -> String {
 /// Whether a WebSocket that was closed with this code ended well.
 pub(super) fn is_normal(code: CloseCode) -> bool {
     matches!(code, CloseCode::NORMAL | CloseCode::GOING_AWAY | CloseCode::NO_STATUS)
-}
-
-/// The next message. Output is flushed before this waits.
-///
-/// # Errors
-/// The output cannot be written.
-async fn next<'a>(
-    receiver: &'a mut Receiver,
-    journal: &Journal,
-) -> io::Result<Result<Option<Message<'a>>, WebSocketError>> {
-    journal.flushing(receiver.recv()).await
 }
 
 /// The sending direction.
@@ -401,7 +401,7 @@ impl<'a> Outbox<'a> {
             None => sender.send(message).await?,
         }
         self.sent += 1;
-        // A failing output is reported when the next message is received.
+        // A failing output is reported before the next wait.
         let _ = self.journal.message(Direction::Sent, message, text.is_some());
         Ok(())
     }
