@@ -63,8 +63,8 @@ step_simulation() {
 
 step_doc() { cargo test "${workspace[@]}" --doc --no-fail-fast; }
 
-# What has documentation: of the C interface it is the header. An example makes cargo count the features that tests need, so that the
-# dependencies are those that the step clippy has checked.
+# Checks rustdoc, except of wireloom-capi, whose documentation is its header. An example makes cargo count the features that tests need, so
+# that the dependencies are those that the step clippy has checked.
 step_rustdoc() {
     local documented=(--exclude wireloom-capi --lib --bin wireloom-bench --bin wireloom-counts --example receive)
     RUSTDOCFLAGS="-D warnings" cargo doc "${workspace[@]}" --no-deps "${documented[@]}"

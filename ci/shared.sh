@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the steps share. `log` is the step's log, file descriptor 3 is the screen.
+# Shared by the steps. `log` is the step's log, file descriptor 3 is the screen.
 
 cores=(-p wireloom-ws -p wireloom-http2)
 libraries=("${cores[@]}" -p wireloom -p wireloom-hub -p wireloom-inspect)

@@ -21,7 +21,7 @@ var (
 	chunks  = sync.Pool{New: func() any { return new([chunkLen]byte) }}
 )
 
-// lock is a mutex whose waiters can give up. state is 0 if it is free, 1 if it is held, and 2 if somebody may wait: then
+// lock is a mutex whose waiters can give up. state is 0 if it is free, 1 if it is held, and 2 if there may be waiters: then
 // unlocking puts a token into the channel wake, which the first waiter makes: most connections never need one.
 type lock struct {
 	state atomic.Int32

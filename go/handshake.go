@@ -161,8 +161,8 @@ func selectSubprotocol(w http.ResponseWriter, r *http.Request, supported []strin
 
 // appendFields appends the fields that the application has set, except those of the handshake.
 //
-// [Accept] writes its response itself: that of net/http needs so much stack that the goroutine's would be twice as large as
-// long as the connection lasts.
+// [Accept] writes its response itself: net/http needs more stack for it, which would double the stack of the goroutine
+// for the life of the connection.
 func appendFields(b []byte, header http.Header) []byte {
 	for name, values := range header {
 		switch name {

@@ -157,7 +157,7 @@ func TestPanicsOfHooks(t *testing.T) {
 	}
 }
 
-// What a write compressed that failed before its first byte is not referred to by the next.
+// The next message must not refer to one whose write failed before its first byte.
 func TestWindowsForgetWhatDidNotLeave(t *testing.T) {
 	fail := false
 	p := connectCompressed(t, websocket.Options{}, websocket.Options{}, func(conn net.Conn) net.Conn {
@@ -395,7 +395,7 @@ func TestReasonsAreText(t *testing.T) {
 	}
 }
 
-// math.MaxInt is what stands for no limit.
+// math.MaxInt means no limit.
 func TestLimitsMayBeTheLargestNumber(t *testing.T) {
 	opts := websocket.Options{MaxFrameSize: math.MaxInt, MaxMessageSize: math.MaxInt}
 	for _, payload := range []string{"", "Hello", strings.Repeat("Hello", 100_000)} {

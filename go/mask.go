@@ -14,8 +14,9 @@ type MaskingKey [4]byte
 // Unmasked is the zero key: [WriteFrame] writes the frame without a mask.
 var Unmasked MaskingKey
 
-// generators holds sources of masking keys. RFC 6455 §5.3 wants keys that nobody who chooses the payload can predict.
-// ChaCha8 is a cryptographic generator; seeded from the operating system, it costs a tenth of asking that for each key.
+// generators holds sources of masking keys. RFC 6455 §5.3: an application that chooses the payload must not be able to
+// predict the key. ChaCha8 is a cryptographic generator; seeded from the operating system, it costs a tenth of a system
+// call for each key.
 var generators = sync.Pool{New: func() any {
 	var seed [32]byte
 	if _, err := crand.Read(seed[:]); err != nil {

@@ -442,7 +442,7 @@ func TestClosingHandshake(t *testing.T) {
 		p := connect(t, websocket.Options{}, websocket.Options{}, nil)
 		closed := inBackground(t, p.server.Close)
 		wantClose(t, p.clientConn, 1000, "")
-		// What arrives meanwhile is ignored.
+		// Frames that arrive meanwhile are ignored.
 		writeFrames(t, p.clientConn, websocket.NewFrame(websocket.OpcodePing, true, nil), text("ignored"),
 			websocket.NewCloseFrame(1000, ""))
 		wantDisconnect(t, p.clientConn)

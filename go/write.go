@@ -36,7 +36,7 @@ var partsPool = sync.Pool{New: func() any { return new(writeParts) }}
 // WriteMessage writes a message, in frames of at most [Options.MaxFrameSize].
 //
 // When the context ends or a timeout expires before the message is complete, the rest cannot be sent any more, and later
-// calls fail. Close still tells the peer, unless a frame was cut.
+// calls fail. Close still sends a Close frame, unless a frame was cut.
 func (ws *Websocket) WriteMessage(ctx context.Context, msg *Message) error {
 	ws.messageHook(msg)
 	if err := ws.lockWriter(ctx); err != nil {

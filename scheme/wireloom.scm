@@ -401,7 +401,7 @@
           (let ((result (%read (websocket-state ws) fd)))
             (cond ((fx= result %again)
                    (wait-for-fd ws fd #:input ms)
-                   ;; What has arrived is read before a deadline is looked at, however late this thread runs.
+                   ;; Buffered input is read before the deadline is checked, however late this thread runs.
                    (if (and (websocket-state ws) (%readable? fd)) %done %again))
                   ((fx= result %failed) %eof)
                   (else result)))
@@ -509,7 +509,7 @@
            (start-port-reader ws)
            (##sys#thread-yield!))))
 
-  ;; What `receive-message` returns when the transport has ended.
+  ;; The result of `receive-message` when the transport has ended.
   (define (finished ws)
     (end-port-thread ws websocket-reading set-websocket-reading!)
     (let ((cause (%end-cause (websocket-state ws))))

@@ -22,9 +22,9 @@ MIB = 1 << 20
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Load, and the rest after it in which hostile clients have left and nothing is sent.
 LOAD_S, REST_S = 50, 10
-# What a round may grow over the run, in its resting state.
+# Maximum growth over the run, in the resting state of the rounds.
 MEMORY_MAX, FILES_MAX = 16 * MIB, 8
-# What a slow disk adds to each write, in each third round.
+# Delay of each write in every third round, as of a slow disk.
 SLOW_MS = 40
 # The allocator's and the histories' memory fills up first: this part of the rounds is not compared.
 WARMUP = 0.2

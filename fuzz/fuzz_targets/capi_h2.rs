@@ -136,7 +136,7 @@ const INFORMATIONAL: [(&[u8], &[u8]); 1] = [(b":status", b"103")];
 
 fn transmit(from: &End, now_ns: u64, to: &mut Vec<u8>) {
     let mut buffer = [0; 4_096];
-    // What one call of the fuzzer moves is bounded.
+    // A call of the fuzzer moves a bounded number of bytes.
     for _ in 0..64 {
         let mut len = 0;
         let status =

@@ -25,7 +25,7 @@ fn write(frame: &Frame<'_>, out: &mut Vec<u8>) {
         Frame::Continuation(frame) => frame.encode(out),
         Frame::AltSvc(frame) => frame.encode(out),
         Frame::PriorityUpdate(frame) => frame.encode(out),
-        // What ORIGIN must not have is not written, and unknown frames are not kept.
+        // An invalid ORIGIN is not encoded, and unknown frames are not kept.
         _ => {}
     }
 }

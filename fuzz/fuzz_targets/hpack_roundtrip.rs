@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use wireloom_http2::field::{Field, FieldLimits, FieldList};
 use wireloom_http2::hpack::{Decoder, Encoder, HuffmanPolicy, IndexPolicy};
 
-/// What is done between two blocks, and the block: names, values, whether they are secrets.
+/// The action before a block, and the block: names, values, whether they are secrets.
 type Step<'a> = (u8, u16, Vec<(&'a [u8], &'a [u8], bool)>);
 
 fuzz_target!(|steps: Vec<Step<'_>>| {

@@ -2,7 +2,7 @@
 //! offsets rise by one, a position that was given out stays what it was, also when the file is opened again, and each delivery comes
 //! once. The queue of events has what has ended and was not acknowledged, in its order, also what the process before left open. Memory and
 //! disk give the same answers, apart from the names of epochs. With low limits, each gives up only what is over a limit: the oldest
-//! publications of a channel, and the channels that nobody follows and that were used the longest ago.
+//! publications of a channel, and the least recently used channels without subscribers.
 
 #![no_main]
 
@@ -21,7 +21,7 @@ use wireloom_hub::protocol::{ClientInfo, Publication};
 use wireloom_hub::{HistoryQuery, Position, RecoveryMode, Retention};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// What is published into the last one expires at once, and its position too.
+/// Publications in the last one expire at once, and so does its position.
 const CHANNELS: [&str; 10] = ["a", "a0", "b", "brief", "c", "d", "e", "f", "g", "h"];
 /// Published into when the writer of the disk engine is waited for.
 const BARRIER: &str = "barrier";
@@ -30,7 +30,7 @@ const COMMANDS_MAX: usize = 64;
 /// The limits of some runs, which are reached.
 const CHANNELS_MAX: usize = 8;
 const LEN_MAX: usize = 4 << 10;
-/// Near the limit, channels that nobody follows are dropped: an eighth is kept free.
+/// Near the limit, channels without subscribers are dropped: an eighth is kept free.
 const CHANNELS_KEPT: usize = 7;
 
 const NODES: [&str; 2] = ["n", "n0"];
@@ -168,7 +168,7 @@ fn retention(channel: &str, size: u8, is_short: bool) -> Retention {
     Retention { size: usize::from(size % 6) + 1, ttl, position_ttl }
 }
 
-/// What an engine has delivered.
+/// A delivery of an engine.
 #[derive(Clone, Debug, PartialEq)]
 enum Delivered {
     Published { channel: String, epoch: String, previous: u64, publication: Publication },
@@ -218,7 +218,7 @@ impl Delivery for Recorder {
     }
 }
 
-/// What a channel has to be.
+/// The expected state of a channel.
 #[derive(Default)]
 struct Channel {
     history: Option<History>,
@@ -239,7 +239,7 @@ struct History {
     used: u64,
 }
 
-/// What the queue of events has to be.
+/// The expected state of the queue of events.
 #[derive(Default)]
 struct Queue {
     /// By node and name.
@@ -334,7 +334,7 @@ impl<E: Engine> Side<E> {
         self.channels.get_mut(name).expect("one of CHANNELS")
     }
 
-    /// A history that has none of the publications before, and whose epoch an engine has told.
+    /// A history that has none of the publications before, with the epoch that an engine has returned.
     fn begin(&mut self, epoch: &str) -> History {
         assert!(!epoch.is_empty() && !self.removed.iter().any(|removed| removed == epoch), "{epoch}");
         let next = self.next_epoch.get_or_insert_with(|| epoch.to_owned());
@@ -442,7 +442,7 @@ impl<E: Engine> Side<E> {
         assert!(len <= LEN_MAX, "{len}");
     }
 
-    /// What the limits have left of all histories, whose number was `before`.
+    /// Applies the limits to all histories, whose number was `before`.
     async fn drop_what_is_over_the_limits(&mut self, before: usize) {
         let (mut dropped, mut left) = (Vec::new(), Vec::new());
         for name in CHANNELS {
@@ -769,7 +769,7 @@ impl Side<DiskEngine> {
             *used = commands;
             let unexpired = unexpired.clone();
             if is_limited {
-                // What the limit has dropped from memory alone may be there again.
+                // Publications that the limit has dropped only from memory may be read again from the file.
                 side.shorten(name, &unexpired).await;
             }
         }

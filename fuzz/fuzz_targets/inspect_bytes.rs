@@ -39,7 +39,7 @@ fuzz_target!(|input: Input<'_>| {
     };
     let whole = inspect(usize::MAX);
     let cut = inspect(usize::from(input.cut).max(1));
-    // What a connection is taken for, and where decoding resumes, depends on how its bytes arrive.
+    // Protocol detection, and the place where decoding resumes, depend on how the bytes arrive.
     if assume == Assume::WebSocket {
         let kinds = |entries: &[Entry]| entries.iter().map(|entry| entry.kind.clone()).collect::<Vec<_>>();
         assert_eq!(kinds(&whole), kinds(&cut));

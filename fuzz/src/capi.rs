@@ -1,4 +1,4 @@
-//! What the targets of libwireloom share.
+//! Shared by the targets of libwireloom.
 
 use wireloom_capi::wl_status;
 

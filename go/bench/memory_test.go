@@ -310,7 +310,7 @@ func BenchmarkServerWrite(b *testing.B) {
 				return wireloom.WriteFrame(conn, wireloom.Unmasked, frame)
 			}
 		})
-		// What gobwas leaves to its caller.
+		// With the lock that gobwas leaves to its caller.
 		run("gobwas-locked", func(conn *memory) func() error {
 			var mu sync.Mutex
 			return func() error {

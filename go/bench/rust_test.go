@@ -57,7 +57,7 @@ func raceRust(b *testing.B, size, depth int) {
 		for frame := wireloom.NewFrame(wireloom.OpcodeText, true, text(size)); count < depth || depth == 0 && block.Len() < 256<<10; count++ {
 			must(b, wireloom.WriteFrame(&block, wireloom.NewMaskingKey(), frame))
 		}
-		// run sends blocks until there were so many messages, and waits until the server has handled them.
+		// run sends blocks of at least this number of messages, and waits until the server has handled them.
 		run := func(messages int) (sent int) {
 			for ; sent < messages; sent += count {
 				_, err := conn.Write(block.Bytes())

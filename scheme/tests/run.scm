@@ -161,7 +161,7 @@
                         (receive (message type) (receive-message)
                           (if (string=? message (number->string n)) (loop (+ n 1)) n)))))))))
 
-;; What the server knows of the request; subprotocols.
+;; The request on the server; subprotocols.
 (parameterize ((supported-subprotocols '("b" "a")))
   (check '(("/path?query" "a" "http://here") "a")
          (both (lambda (in out)
@@ -402,7 +402,7 @@
    (list (lambda () (receive-message) (pause 200) 'left)
          (lambda () (receive-message) (pause 200) (error "left")))))
 
-;; What waits for a receiver is bounded in bytes: one that is slow leaves the rest to the peer.
+;; The queue of a receiver is bounded in bytes: a slow one leaves the rest to the peer.
 (let* ((long (make-string 60000 #\x))
        (input (apply string-append request (map (lambda (n) (string-append (bytes #x81 #xfe 234 96) mask long)) '(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25))))
        (end (string-length input))
@@ -463,7 +463,7 @@
         (receive-message ws))
       (check #t (and (wait-until (lambda () (gc #t) (ended? thread))) (= (open-files) before))))))
 
-;; What no Close frame can have is refused at once, and the connection stays.
+;; A code or reason that a Close frame cannot have is refused at once, and the connection stays open.
 (check '((1 connection-close) (invalid-data invalid-data invalid-data invalid-data invalid-data "still open"))
        (both echo-on
              (lambda ()
@@ -693,7 +693,7 @@
 ;; The limits hold on ports that know none: those of TLS behave as these.
 (define (stall) (pause 60000) (stall))
 
-;; What the peer sent, and then silence.
+;; A port with the peer's text, and then silence.
 (define (silent-port text)
   (let ((left (string->list text)))
     (make-input-port (lambda ()

@@ -45,7 +45,7 @@ func coderTalk(base string, mode websocket.CompressionMode) error {
 			return fmt.Errorf("%d bytes came back as %d", len(message), len(back))
 		}
 	}
-	// A ping needs somebody who reads.
+	// A ping needs a concurrent reader.
 	reading := make(chan error, 1)
 	go func() {
 		for number := range 1_000 {

@@ -71,7 +71,7 @@ func run(args []string) error {
 	return server.Serve(listener)
 }
 
-// What every client sends to the echo.
+// messages are those that every client sends to the echo.
 func messages() [][]byte {
 	many := make([]byte, 70_000)
 	for at := range many {

@@ -1,5 +1,5 @@
 // A browser against a `wireloom serve` of its own: pages, fetch, WebSockets over HTTP/1.1 and HTTP/2, rooms between two pages,
-// close codes, origins. How it is told what to do is in the file that has its name.
+// close codes, origins. The driver of each browser is in the file with its name.
 'use strict';
 
 const assert = require('node:assert');
@@ -12,7 +12,7 @@ const Browser = require(`./${name}.cjs`);
 
 const LONGEST = 2 << 20;
 
-// What every page has at hand.
+// Functions for every page.
 const PRELUDE = `
   const open = (url, ...protocols) => new Promise((resolve, reject) => {
     const socket = new WebSocket(url, protocols);
@@ -47,7 +47,7 @@ async function serve() {
   return { child, events, plain: at(false), secure: at(true) };
 }
 
-/// What works alike whatever it runs over.
+/// Checks that are the same for HTTP/1.1 and HTTP/2.
 async function talk(page, websockets, version) {
   assert.strictEqual(await page(`return performance.getEntriesByType('navigation')[0].nextHopProtocol`), version);
   assert.match(await page('return document.body.innerText'), /Connect to a WebSocket/);

@@ -1,4 +1,4 @@
-// Chromium, told what to do over its debugging pipe: an object a message, 0 after each.
+// Chromium, driven over its debugging pipe: an object a message, 0 after each.
 'use strict';
 
 const assert = require('node:assert');

@@ -1,4 +1,4 @@
-// Firefox, told what to do by WebDriver BiDi, over a WebSocket of Node's own.
+// Firefox, driven by WebDriver BiDi, over a WebSocket of Node's own.
 'use strict';
 
 const assert = require('node:assert');

@@ -1,4 +1,4 @@
-// What Node itself speaks (undici): fetch over HTTP/1.1, and the WebSocket that browsers have.
+// Node's own client (undici): fetch over HTTP/1.1, and the WebSocket API of browsers.
 'use strict';
 
 const assert = require('node:assert');

@@ -85,7 +85,7 @@ class Session:
             tunnel.headers.set_result(dict(event.headers))
         elif isinstance(event, h2.events.DataReceived):
             self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            # What ends the stream may be empty, and wsproto takes no input once it is closed.
+            # The DATA that ends the stream may be empty, and wsproto takes no input once it is closed.
             if event.data:
                 tunnel.received(event.data)
         elif isinstance(event, (h2.events.StreamEnded, h2.events.StreamReset)):

@@ -1,4 +1,4 @@
-//! What the C interface costs: decoding small frames and HPACK through libwireloom.so, beside the Rust cores in the same process, and
+//! The cost of the C interface: decoding small frames and HPACK through libwireloom.so, beside the Rust cores in the same process, and
 //! beside wslay and nghttp2 where they are installed.
 //!
 //! ```text
@@ -158,7 +158,7 @@ fn decode(len: usize, wireloom: &Library, wslay: Option<&Library>) {
     race(&format!("decode masked text of {len} B: ns a message, fastest and median, x Rust"), count, rows);
 }
 
-/// What wslay's callbacks share.
+/// State shared by wslay's callbacks.
 struct WslayState {
     wire: Vec<u8>,
     at: usize,

@@ -200,7 +200,7 @@ typedef uint32_t wl_request_part;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What arrived.
+// The kind of an event.
 enum wl_ws_event_kind
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -303,7 +303,7 @@ typedef uint32_t wl_initiator;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What arrived, or what became possible.
+// The kind of an event.
 enum wl_h2_event_kind
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -618,7 +618,7 @@ typedef struct wl_h2_state {
   uint8_t has_connect_protocol;
 } wl_h2_state;
 
-// What a client asks for. Set it with `wl_client_options_default`, then change fields: `host` and `resource` have no default.
+// The options of a client. Set them with `wl_client_options_default`, then change fields: `host` and `resource` have no default.
 typedef struct wl_client_options {
   // `sizeof(wl_client_options)`.
   size_t size;
@@ -890,7 +890,7 @@ wl_status wl_h2_send_capacity(struct wl_h2 h2, uint32_t stream, size_t *capacity
 // The application has used `len` bytes of content: grants the peer as much window. Only without `auto_release`.
 wl_status wl_h2_release_capacity(struct wl_h2 h2, uint32_t stream, size_t len);
 
-// Changes the priority of a response (RFC 9218): `urgency` 0 to 7; `incremental` 0 or 1. A client tells the server.
+// Changes the priority of a response (RFC 9218): `urgency` 0 to 7; `incremental` 0 or 1. A client sends it to the server.
 wl_status wl_h2_set_priority(struct wl_h2 h2, uint32_t stream, uint8_t urgency, uint8_t incremental);
 
 // Sends a PING with 8 bytes.

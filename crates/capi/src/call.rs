@@ -18,7 +18,7 @@ pub(crate) fn call<R: Into<Done>>(body: impl FnOnce() -> Result<R, wl_status>) -
     }
 }
 
-/// What a successful call returns.
+/// The status of a successful call.
 pub(crate) struct Done(wl_status);
 
 impl From<()> for Done {

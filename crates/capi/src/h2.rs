@@ -35,7 +35,7 @@ struct Http2 {
 
 static CONNECTIONS: Table<Http2> = Table::new(10);
 
-/// What arrived, or what became possible.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum wl_h2_event_kind {
@@ -147,7 +147,7 @@ struct Arena {
     bytes: Vec<u8>,
     spans: Vec<Span>,
     fields: Records,
-    /// What each event has.
+    /// The spans and fields of each event.
     holdings: Vec<Holding>,
 }
 
@@ -674,7 +674,7 @@ pub extern "C" fn wl_h2_release_capacity(h2: wl_h2, stream: u32, len: usize) -> 
     call(|| with(h2, |connection| connection.release_capacity(find(connection, stream)?, len)))
 }
 
-/// Changes the priority of a response (RFC 9218): `urgency` 0 to 7; `incremental` 0 or 1. A client tells the server.
+/// Changes the priority of a response (RFC 9218): `urgency` 0 to 7; `incremental` 0 or 1. A client sends it to the server.
 #[unsafe(no_mangle)]
 pub extern "C" fn wl_h2_set_priority(h2: wl_h2, stream: u32, urgency: u8, incremental: u8) -> wl_status {
     call(|| {

@@ -56,7 +56,7 @@ pub enum wl_request_part {
     Subprotocols = 3,
 }
 
-/// What a client asks for. Set it with `wl_client_options_default`, then change fields: `host` and `resource` have no default.
+/// The options of a client. Set them with `wl_client_options_default`, then change fields: `host` and `resource` have no default.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct wl_client_options {

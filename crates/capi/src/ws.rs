@@ -32,7 +32,7 @@ struct WebSocket {
 
 static CONNECTIONS: Table<WebSocket> = Table::new(7);
 
-/// What arrived.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum wl_ws_event_kind {

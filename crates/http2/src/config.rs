@@ -38,9 +38,9 @@ pub struct Config {
     /// the memory that the caller reports with [`crate::Connection::set_caller_memory`]. A quarter is for the send queues. Slow
     /// readers do not affect other streams until the other three quarters are used.
     pub memory_max: u64,
-    /// The amount of DATA that is framed ahead of the transport, in bytes: enough for large writes, but not so much that urgent
-    /// streams are delayed. DATA frames are shortened to fit. The default is what the kernel sends as one packet: 45 segments of Ethernet,
-    /// which also fit into the one segment that loopback allows.
+    /// The amount of DATA that is framed ahead of the transport, in bytes: enough for large writes, but too little to delay urgent streams.
+    /// DATA frames are shortened to fit. The default is what the kernel sends as one packet: 45 segments of Ethernet, which also fit into
+    /// the one segment that loopback allows.
     pub output_ahead: usize,
     /// The maximum length of the send queue of a stream before the caller should wait for [`crate::Event::Writable`], in bytes. It is
     /// less while much is queued on other streams, so that all queues stay within their share of `memory_max`.
@@ -50,7 +50,7 @@ pub struct Config {
     pub output_max: usize,
     /// The size of the fields, in bytes as RFC 9113 §6.5.2 counts them, above which [`crate::Connection::handle_input`] returns before the
     /// end of the input until [`crate::Connection::take_decoded_len`] is called, so that a caller can unlock the connection. A few bytes of
-    /// input can stand for kilobytes of fields. Without a limit by default.
+    /// input can decode to kilobytes of fields. Without a limit by default.
     pub decoded_len_max: usize,
     /// Whether fields are checked before they are sent, by the rules for those that are received ([`crate::message`]): a message that the
     /// peer would refuse is [`crate::error::Misuse::MessageInvalid`]. A caller whose types admit only valid fields can do without.
@@ -98,7 +98,7 @@ impl Config {
             output_max: 1 << 20,
             decoded_len_max: usize::MAX,
             check_outgoing: true,
-            // What every peer allows until its SETTINGS arrive (RFC 9113 §6.5.2).
+            // The size that a peer allows until its SETTINGS arrive (RFC 9113 §6.5.2).
             encoder_table_size: TABLE_SIZE_DEFAULT,
             index_policy: IndexPolicy::Repeating,
             hash_key: 0x9e37_79b9_7f4a_7c15,

@@ -78,7 +78,8 @@ pub enum Event<'i> {
         /// The stream.
         stream: StreamKey,
     },
-    /// END_STREAM of a request is in the output. No event tells of one that [`crate::Connection::send_request`] has opened and ended at once.
+    /// END_STREAM of a request is in the output. There is no event for a request that [`crate::Connection::send_request`] has opened and
+    /// ended at once.
     SendEnded {
         /// The stream, which no longer exists if the peer has ended it too.
         stream: StreamKey,

@@ -25,8 +25,7 @@ impl Priority {
     /// The values of parameters that a signal omits (RFC 9218 §4.1, §4.2).
     pub const DEFAULT: Self = Self { urgency: 3, incremental: false };
 
-    /// The priority of a stream without a signal. Nobody said that it should be sent alone: a large response must not delay all later
-    /// ones.
+    /// The priority of a stream without a signal. Incremental, because otherwise a large response would delay all later ones.
     pub const UNSIGNALLED: Self = Self { urgency: 3, incremental: true };
 
     /// An index from 0 to 15: twice the urgency, plus one if incremental.

@@ -289,7 +289,7 @@ impl Events {
             }
             if !batch.is_empty() {
                 if self.move_ends(batch, &mut lost).await.is_err() {
-                    // What is not stored without a hub is reported by another node, or with the next start.
+                    // Without a hub there is no retry: another node, or the next start, reports the connections as lost.
                     if host.strong_count() == 0 {
                         return;
                     }

@@ -1,4 +1,4 @@
-//! What the reader reports: one entry per frame, head, body or event of a connection.
+//! The reader's entries: one per frame, head, body or event of a connection.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -11,7 +11,7 @@ use crate::packet::{self, LinkType, NotTcp};
 use crate::session::Assume;
 use crate::tls::KeyLog;
 
-/// What to decode, and how.
+/// Options for decoding.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The protocol of the first bytes.

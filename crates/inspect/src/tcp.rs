@@ -166,7 +166,7 @@ impl HalfStream {
                 if at > next {
                     self.gap(at - next, deliver);
                 }
-                // What was given up may reach into this segment.
+                // The abandoned range may extend into this segment.
                 let known = usize::try_from(next.saturating_sub(at)).unwrap_or(usize::MAX).min(bytes.len());
                 self.deliver(&bytes[known..], deliver);
                 self.drain(deliver);
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(delivered, 99 * 65_000);
     }
 
-    // What was captured is delivered, whatever had to be given up for it.
+    // Every captured segment is delivered, even if the gaps before it are abandoned for it.
     #[test]
     fn segments_that_cannot_be_held_are_delivered() {
         for (segments, expected) in [

@@ -16,9 +16,9 @@ pub struct Pair {
     pub client: End,
     /// The server's end.
     pub server: End,
-    /// What the client received.
+    /// Events and data received by the client.
     pub client_received: Vec<Received>,
-    /// What the server received.
+    /// Events and data received by the server.
     pub server_received: Vec<Received>,
     to_server: VecDeque<u8>,
     to_client: VecDeque<u8>,

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::net::TcpSocket;
 
-/// An address of this machine that refuses connections: nothing listens at the port, and nobody else gets it while the socket is open.
+/// An address of this machine that refuses connections: nothing listens at the port, and no other socket gets it while this one is open.
 /// The port of a listener that was dropped may be the next server's.
 ///
 /// # Panics

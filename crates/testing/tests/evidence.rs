@@ -176,7 +176,7 @@ fn the_unsafe_code_is_where_and_as_much_as_the_page_says() {
     assert_eq!(counted, stated);
 }
 
-/// The number that stands in front of a text of the page.
+/// The number in front of a text of the page.
 fn figure(before: &str) -> f64 {
     let page = read("docs/evidence.md").split_whitespace().collect::<Vec<_>>().join(" ");
     let (head, _) =

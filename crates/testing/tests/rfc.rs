@@ -129,7 +129,7 @@ impl Test {
                     .strip_prefix("fn ")
                     .and_then(|name| name.strip_prefix(function.as_str()))
                     .is_some_and(|rest| rest.starts_with('('));
-            // Attributes and comments may stand between `#[test]` and the function.
+            // Attributes and comments may be between `#[test]` and the function.
             attributes = line.starts_with("#[test]")
                 || line.starts_with("#[tokio::test")
                 || attributes && (line.starts_with("#[") || line.starts_with("//"));

@@ -48,7 +48,7 @@ async fn serve_connection(stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// What a read has ended with.
+/// The result of a read.
 enum Read {
     Bytes(usize),
     End,
@@ -201,7 +201,7 @@ impl Driver {
             }
             Ok(Read::Timeout)
         };
-        // What has arrived by the deadline is read before it expires.
+        // Bytes that have arrived by the deadline are read before it expires.
         or(reading, expiring).await
     }
 }

@@ -145,7 +145,7 @@ async fn bodies_stay_under_the_limit() {
     watch(&server, |memory| memory.total == memory.connections).await;
 }
 
-/// Accepts pipes in memory, which cannot tell whether they are readable.
+/// Accepts pipes in memory, which have no readiness.
 struct Pipes(tokio::sync::mpsc::Receiver<DuplexStream>);
 
 impl Listener for Pipes {
@@ -488,7 +488,7 @@ enum Progress {
 }
 
 impl Progress {
-    /// What the client receives: the echo, or a close code.
+    /// The outcome for the client: the echo, or a close code.
     fn expected(self) -> Result<(), u16> {
         match self {
             Self::Echoed => Ok(()),

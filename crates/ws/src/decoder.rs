@@ -24,7 +24,7 @@ use alloc::vec::Vec;
 const WHOLE_TEXT: u8 = FIN | Opcode::Text as u8;
 const WHOLE_BINARY: u8 = FIN | Opcode::Binary as u8;
 
-/// What a call has decoded, by offsets into the input. Payloads are unmasked there.
+/// The result of a call, with offsets into the input, where payloads are unmasked in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// All input was consumed and nothing is complete.
@@ -40,7 +40,7 @@ pub(crate) enum Item {
     Control { opcode: Opcode, at: Option<usize>, len: usize },
 }
 
-/// What the next byte belongs to.
+/// The element that the next byte belongs to.
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// The first frame of a message, or a control frame before it: the fast path may take it.

@@ -160,7 +160,7 @@ impl Sender {
         let compresses = self.is_worthwhile(payload.len());
         if self.masks() || compresses {
             let queued = self.queue.len();
-            // What is compressed is copied into the queue, because its length comes first.
+            // A compressed message is copied into the queue, because its length comes first.
             let copies = 1 + usize::from(compresses);
             if keep(queued.saturating_add(payload.len().saturating_mul(copies))) {
                 self.send_message(kind, payload, true)?;

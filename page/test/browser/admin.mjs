@@ -88,7 +88,7 @@ export default {
     await shows(page, /^Disconnected /);
     await client.getByRole('form', { name: 'Room', exact: true }).locator('.state').filter({ hasText: 'force disconnect' }).waitFor();
 
-    // A channel that nobody has subscribed to, and one that keeps nothing.
+    // A channel without subscribers, and one that keeps nothing.
     for (const [name, words] of [
       ['rooms:empty', ['Subscribers (0)', 'Empty.']],
       ['plain:a', ['no presence', 'no history']],

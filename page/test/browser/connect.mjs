@@ -38,7 +38,7 @@ export default {
   async 'closes with the codes and reasons of both sides'(driver) {
     const page = await driver.open('connect');
     await connect(page);
-    // What the user closes is not opened again.
+    // A connection that the user closes is not reopened.
     await page.getByLabel('Reconnect when the connection is lost').check();
     await page.getByText('Close with a code').click();
     await page.getByLabel('Code', { exact: true }).fill('4321');

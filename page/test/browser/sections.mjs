@@ -162,7 +162,7 @@ export default {
         [far, near],
       ]) {
         from.on('data', (bytes) => setTimeout(() => to.write(bytes), DELAY_MS));
-        // `end` writes what waits for a slow reader first, the last of it a Close frame.
+        // `end` first writes the buffered bytes for a slow reader, the last of them a Close frame.
         from.on('close', () => setTimeout(() => to.end(), DELAY_MS)).on('error', () => {});
       }
     });

@@ -105,12 +105,12 @@ async fn the_backend_of_the_guide_makes_tokens_and_decides() {
     assert_eq!(users, ["ada", "bob"]);
     bob.disconnect().await;
     printed(ended, "unsubscribe bob chat:lobby ").await;
-    // Nobody enters without a token.
+    // No client connects without a token.
     let anyone = Client::builder(format!("ws://{hub}/connection/websocket")).timeout(DEADLINE).start();
     assert!(matches!(anyone.connected().await, Err(ClientError::Disconnected { .. })));
 }
 
-/// A port that nobody uses now.
+/// A free port.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

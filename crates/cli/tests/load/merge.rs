@@ -144,7 +144,7 @@ async fn files_that_cannot_be_used_are_named() {
     }
 }
 
-// Who merges files need not have written them.
+// Merged files may be from others, and are not trusted.
 #[tokio::test]
 async fn nothing_from_a_file_controls_the_terminal() {
     let folder = tempfile::tempdir().unwrap();

@@ -119,7 +119,7 @@ async fn the_server_receives_what_was_recorded_at_its_pace_or_faster() {
     record(&file).await;
     let (url, log) = collect().await;
     for (speed, least, most) in [
-        // What arrives first may be late, in the recording too, so that the pause is shorter.
+        // The first message may be late, in the recording too, so that the pause is shorter.
         (&[][..], PAUSE * 9 / 10, PAUSE * 10),
         (&["--speed", "0.5"], PAUSE * 18 / 10, PAUSE * 20),
         (&["--speed", "max"], Duration::ZERO, PAUSE * 9 / 10),

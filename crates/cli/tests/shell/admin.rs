@@ -111,7 +111,7 @@ async fn an_operator_logs_in_with_the_key_and_calls_the_server_api() {
     // The gate is that of the server API.
     assert_eq!(admin.call("publish", json!({ "channel": "no:a", "data": 1 })).await["error"]["code"], 102);
 
-    // What is refused changes nothing.
+    // Refused commands change nothing.
     let publish = json!({ "channel": "rooms:b", "data": 1 });
     let broadcast = json!({ "channels": ["rooms:c", "no:a", "rooms:d"], "data": 1 });
     let commands = json!([{ "publish": publish }, { "broadcast": broadcast }, { "info": {} }]);

@@ -113,7 +113,7 @@ async fn a_short_grace_reports_each_end() {
 async fn an_end_that_is_not_delivered_is_stored() {
     let (backend, folder) = (Backend::start().await, folder("events-stored"));
     let (file, data) = (folder.join("hub.toml"), folder.join("data"));
-    // Nobody answers.
+    // A backend that never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/events", silent.local_addr().unwrap());
     std::fs::write(&file, backend.config_with(&url)).unwrap();
@@ -137,7 +137,7 @@ async fn an_end_that_is_not_delivered_is_stored() {
     assert_eq!(backend.codes(), vec![(3001, "shutdown".to_owned()); 2]);
 }
 
-/// What is stored is delivered by the next process.
+/// The next process delivers the stored events.
 #[tokio::test]
 async fn a_backend_that_is_down_does_not_hold_up_an_end_with_data() {
     let (backend, folder) = (Backend::start().await, folder("events-down"));

@@ -242,7 +242,7 @@ async fn clients_that_do_not_read_keep_no_file_from_others() {
     // One whose file is open, and one whose file is opened for each read.
     assert!(rest(held.remove(0)).await > LEN);
     assert!(rest(held.pop().unwrap()).await > LEN);
-    // Nobody receives parts of two files.
+    // No response has parts of two files.
     let other = folder.join("other");
     std::fs::File::create(&other).unwrap().set_len(LEN).unwrap();
     std::fs::rename(other, long).unwrap();

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::connect::raw_server;
 use crate::process::{DEADLINE, Server, connect, connect_command, finish};
 
-/// What was on the wire: the reason phrase, and the names as the server spells them.
+/// Heads as on the wire: with the reason phrase, and the names as the server spells them.
 #[tokio::test]
 async fn heads_are_shown_as_they_arrived() {
     const HEAD: &str = "HTTP/1.1 200 Quite Right\r\nX-ODD-Name:  a  b\r\nContent-Length: 0\r\n\r\n";

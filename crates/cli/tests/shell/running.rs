@@ -317,7 +317,7 @@ async fn it_stops_listening_before_the_clients_of_the_hub_have_left() {
     }
 }
 
-// As from a network file system that has failed. The file of `--hub` is a pipe that nobody writes into.
+// As from a network file system that has failed. The file of `--hub` is a pipe without a writer.
 #[cfg(unix)]
 #[tokio::test]
 async fn it_ends_while_a_file_is_read_without_an_end() {

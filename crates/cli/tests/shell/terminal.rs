@@ -199,7 +199,7 @@ async fn the_terminal_is_restored_when_the_peer_closes() {
     assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO));
 }
 
-// The lines are more than the window of the stream and what waits for it.
+// The lines exceed the window of the stream and the send queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_ends_it_while_a_message_waits_for_a_peer_that_does_not_read() {
     let mut config = wireloom::ServerConfig::default();
@@ -283,7 +283,7 @@ async fn commands_ping_send_binary_and_close() {
     assert_eq!(terminal.exit_code(), 0);
 }
 
-// What is piped into --reconnect may end before the messages do. A person who ends the input leaves.
+// Input that is piped into --reconnect may end before the messages do. A person who ends the input leaves.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_person_sees_that_reconnecting_is_open_and_leaves() {
     let (ends, mut ended) = tokio::sync::mpsc::channel(1);

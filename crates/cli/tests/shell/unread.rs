@@ -1,4 +1,4 @@
-//! Commands whose output nobody reads: they do their work, and signals end them.
+//! Commands whose output is not read: they do their work, and signals end them.
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;

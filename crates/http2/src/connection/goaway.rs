@@ -33,7 +33,7 @@ pub enum Ended {
     Eof,
 }
 
-/// What this side does to end the connection.
+/// The shutdown of the connection by this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,

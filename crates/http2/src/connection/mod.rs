@@ -265,8 +265,8 @@ impl Connection {
         self.contexts.take_fields()
     }
 
-    /// The size of the fields that were decoded since the last call, in bytes as RFC 9113 §6.5.2 counts them. Those of blocks that no event
-    /// reports are among them: a few bytes of input can stand for kilobytes of fields, so this is what they cost.
+    /// The size of the fields that were decoded since the last call, in bytes as RFC 9113 §6.5.2 counts them, including those of blocks
+    /// that no event reports. It measures the cost of decoding: a few bytes of input can decode to kilobytes of fields.
     pub const fn take_decoded_len(&mut self) -> usize {
         self.contexts.take_decoded_len()
     }

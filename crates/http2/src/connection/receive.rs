@@ -22,7 +22,7 @@ use crate::rate_limit::Charge;
 use crate::stream::StreamKey;
 use crate::upgrade::PREFACE;
 
-/// What the next byte of the input belongs to. [`Reader::frame`] has the first bytes of a frame that is not DATA.
+/// The element that the next byte of the input belongs to. [`Reader::frame`] has the first bytes of a frame that is not DATA.
 ///
 /// ```text
 /// Preface (server) -> Settings -> Frame <-> Data

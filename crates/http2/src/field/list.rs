@@ -305,7 +305,7 @@ impl FieldList {
         !self.too_large
     }
 
-    /// Whether the list is so much larger than its limit that the rest of the block is not worth decoding.
+    /// Whether the list exceeds [`FieldLimits::GIVE_UP_FACTOR`] times its limit: the rest of the block is not decoded.
     pub(crate) fn is_bomb(&self, limits: &FieldLimits) -> bool {
         self.list_size / FieldLimits::GIVE_UP_FACTOR > limits.list_size_max as usize
     }

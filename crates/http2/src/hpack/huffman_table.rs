@@ -132,7 +132,7 @@ pub(crate) const FLAG_NAME: Entry = 0x100;
 pub(crate) const FLAG_VALUE: Entry = 0x200;
 pub(crate) const ENTRY_SYMBOLS_SHIFT: u32 = 16;
 
-/// The entry of each pattern of [`DECODE_BITS`] bits, which are inverted: a zero stands for a one of the code.
+/// The entry of each pattern of [`DECODE_BITS`] bits, which are inverted: a zero is a one of the code.
 pub(crate) static DECODE: [Entry; 1 << DECODE_BITS] = {
     let mut table = [0; 1 << DECODE_BITS];
     let mut first = 0;

@@ -69,7 +69,7 @@ pub(crate) enum LateFrame {
     PushPromise,
 }
 
-/// What a frame on a stream without a record leads to.
+/// The reaction to a frame on a stream without a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Ignore,

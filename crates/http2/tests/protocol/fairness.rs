@@ -147,7 +147,7 @@ fn a_message_of_a_tunnel_waits_for_at_most_one_round() {
                     keys.iter().for_each(|&key| fill(&mut server, key, 50_000));
                     transmit(&mut server, 10_000 * (round + 1));
                     server.send_data(tunnel, "hello", false).unwrap();
-                    // What is framed already, and a frame of each other stream.
+                    // The frames already in the output, and a frame of each other stream.
                     let ahead = server.memory().output as usize;
                     let sent = transmit(&mut server, ahead + (downloads as usize + 1) * (FRAME_LEN + 9));
                     let message = [&[0, 0, 5, 0, 0][..], &id.to_be_bytes(), b"hello"].concat();

@@ -253,7 +253,7 @@ fn exchange(rng: &mut Rng) {
     config.settings.initial_window_size = *rng.pick(&[1, 1_000, 65_535, 1 << 20]);
     config.settings.max_concurrent_streams = rng.u32(1..20);
     config.auto_release = rng.bool();
-    // What the client may be late with is not the point here.
+    // Deadlines of the client are not tested here.
     config.limits.settings_timeout = Duration::from_secs(100_000);
     config.limits.field_block_timeout = Duration::from_secs(100_000);
     config.limits.stall_timeout = Duration::from_secs(100_000);

@@ -320,7 +320,7 @@ fn hello() -> Vec<u8> {
 
 #[test]
 fn data_on_a_stream_that_was_reset_is_ignored_however_late_it_is_read() {
-    // What the peer may have sent before it read RST_STREAM follows from the window of the stream, not from the time.
+    // The stream's window, not the time, bounds the frames that the peer may have sent before it read RST_STREAM.
     const WINDOW: usize = 65_535;
     let late = |frame_len: usize, frames: usize, wait: Duration| {
         let mut config = Config::new(Role::Server);
@@ -525,7 +525,7 @@ fn responses_to_many_cancelled_requests() {
 
 #[test]
 fn streams_above_the_last_one_of_goaway() {
-    // What is ignored is counted nevertheless: each block is decoded, and an empty frame costs more than it carries (CVE-2019-9518).
+    // Ignored frames are counted: each block is decoded, and an empty frame costs more than it carries (CVE-2019-9518).
     const BURST: u32 = 10;
     let survives = |role: Role, frame: &dyn Fn(u32) -> Frame| {
         let mut config = Config::new(role);

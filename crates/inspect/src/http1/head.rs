@@ -54,7 +54,7 @@ pub(super) struct Pending {
     upgrade: Option<Box<Upgrade>>,
 }
 
-/// What a request for a WebSocket offers.
+/// The offer of a request for a WebSocket.
 #[derive(Debug)]
 struct Upgrade {
     /// The Sec-WebSocket-Accept that answers its key.
@@ -130,7 +130,7 @@ impl Request {
         self.method == "CONNECT"
     }
 
-    /// What its response is read and checked with. What the budget does not allow is not checked.
+    /// The state that its response is read and checked with. Without room in the budget, the upgrade is not checked.
     pub(super) fn pending(&self, budget: &Budget) -> Pending {
         let upgrade = self.is_websocket().then(|| {
             let subprotocols: Vec<&str> = values(&self.fields, "sec-websocket-protocol").collect();
@@ -148,7 +148,7 @@ impl Request {
         Pending { upgrade: upgrade.flatten(), ..self.pending_without_checks() }
     }
 
-    /// What its response is read with.
+    /// The state that its response is read with.
     pub(super) fn pending_without_checks(&self) -> Pending {
         Pending { is_connect: self.is_connect(), is_head: self.method == "HEAD", upgrade: None }
     }

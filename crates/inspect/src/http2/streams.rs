@@ -32,7 +32,7 @@ pub(super) struct Streams {
     /// Ranges (first, last) of streams that each end skipped when it opened a higher one: they are closed (RFC 9113
     /// §5.1.1).
     passed_over: [Vec<(u32, u32)>; 2],
-    /// What each end may still send: on the connection, and on a new stream.
+    /// The flow-control windows of each end: of the connection, and the initial one of a new stream.
     windows: [i64; 2],
     initial: [i64; 2],
     connect_protocol: bool,

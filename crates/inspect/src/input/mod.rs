@@ -47,7 +47,7 @@ pub enum ReadError {
     Malformed {
         /// The offset, in bytes.
         offset: u64,
-        /// What is wrong.
+        /// The error, as a text.
         reason: String,
     },
 }
@@ -179,7 +179,7 @@ pub fn read(
     result
 }
 
-/// What some editors write at the beginning of a text in UTF-8.
+/// The byte order mark that some editors write at the beginning of UTF-8 text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Detects the format of an input by its first bytes.

@@ -22,7 +22,7 @@ struct Side {
     preface_passed: bool,
     codec: Option<Box<(Decoder, Encoder)>>,
     block: Option<Block>,
-    /// What is missing of a frame that is not buffered, and whether it is recorded.
+    /// The missing bytes of a frame that is not buffered, and whether they are recorded.
     left: usize,
     is_recorded: bool,
     /// A block could not be decoded. No more blocks are recorded, because they could not be masked.

@@ -170,7 +170,7 @@ mod tests {
         let mut rest = &record[..];
         let messages = std::iter::from_fn(|| Hello::next(&mut rest));
         assert_eq!(messages.filter(|message| *message == Hello::Other).count(), 4096);
-        // What is incomplete remains.
+        // The incomplete message remains.
         assert_eq!(rest, [1, 0, 0, 9, 3]);
     }
 }

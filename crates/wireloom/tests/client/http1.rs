@@ -592,7 +592,7 @@ async fn chunks_are_sent_to_servers_of_http11_alone() {
         }
         assert_eq!(std::mem::take(&mut *requests.lock().unwrap()), [asked, chunked, chunked]);
     }
-    // Any response tells the version.
+    // Any response has the version.
     let (url, requests) = record("1.1").await;
     let connector = Connector::new();
     connector.request(Request::get(&url)).await.unwrap();

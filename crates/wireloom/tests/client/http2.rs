@@ -1137,7 +1137,7 @@ async fn content_may_use_its_connection_when_it_is_dropped() {
         };
         let mut response = http2.request(Request::post("/echo", content())).await.unwrap();
         assert_eq!(response.body.bytes().await.unwrap().len(), len);
-        // Cancelled, and sent to where nobody reads it.
+        // Cancelled, and sent to a handler that does not read it.
         drop(http2.send(Request::post("/echo", content())).unwrap());
         let stream = futures_util::stream::iter([Ok::<_, HttpError>(content()), Ok(content())]);
         let response = http2.request(Request::post("/none", Body::from_stream(stream))).await.unwrap();

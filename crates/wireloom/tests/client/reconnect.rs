@@ -473,7 +473,7 @@ async fn other_tasks_send_over_every_connection() {
     let next = futures_util::StreamExt::next(&mut socket).await;
     let Some(Ok(ReconnectEvent::Message(message))) = next else { panic!("{next:?}") };
     assert_eq!(message.as_text(), Some("streamed"));
-    // Nobody receives any more.
+    // The receiver is dropped.
     drop(socket);
     assert!(!sender.is_connected());
     assert_eq!(sender.send("late").await, Err(WebSocketError::Closed));

@@ -45,7 +45,7 @@ async fn a_socket_that_was_left_behind_is_replaced() {
     drop(bind_unix(&path).unwrap());
     assert!(path.exists());
     drop(bind_unix(&path).unwrap());
-    // What is no socket stays.
+    // A file that is no socket is not replaced.
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "a file").unwrap();
     assert!(bind_unix(&path).is_err());

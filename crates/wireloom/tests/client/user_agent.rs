@@ -20,7 +20,7 @@ async fn serve() -> String {
     format!("{address}/")
 }
 
-/// What a server sees: over HTTP/1.1 and HTTP/2, of requests and of handshakes.
+/// The `User-Agent` that a server receives: over HTTP/1.1 and HTTP/2, of requests and of handshakes.
 async fn seen(connector: &Connector, authority: &str, request: impl Fn(String) -> Request) -> [String; 4] {
     let [http, ws] = [format!("http://{authority}"), format!("ws://{authority}")];
     let text = async |mut response: wireloom::client::Response| {

@@ -15,7 +15,7 @@ use super::Running;
 /// A message of a kilobyte that inflates to this length uses up the turn of its connection.
 const LEN: usize = 1 << 20;
 
-/// What the handlers have received.
+/// Bytes that the handlers have received.
 #[derive(Default)]
 struct Received {
     /// Over HTTP/2.

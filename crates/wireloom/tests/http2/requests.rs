@@ -314,7 +314,7 @@ async fn sends_100_continue_before_a_response_that_waits_for_the_body() {
     assert!(matches!(peer.next(key.id()).await, Received::Head(200, _)));
     peer.send(key, b"hi", true).await;
     assert_eq!(peer.rest_of_content(key).await, 2);
-    // Nobody reads this one.
+    // The handler does not read this one.
     let key = peer.request("POST", "/hello", &[("expect", "100-continue")], false).await;
     assert!(matches!(peer.next(key.id()).await, Received::Head(200, _)));
 }

@@ -135,7 +135,7 @@ async fn other_protocols_are_tunnelled_as_bytes() {
     assert_eq!(http2.tunnel("connect-ip", "/").await.err(), Some(Error::TunnelRefused(501)));
 }
 
-// As over TCP: what was written before the end arrives, although nobody reads the answer.
+// As over TCP: content that was written before the end arrives, although the answer is not read.
 #[tokio::test]
 async fn a_tunnel_that_is_dropped_after_its_end_has_sent_everything() {
     let (received, mut arrived) = tokio::sync::mpsc::unbounded_channel();

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Measures how long a peer takes from one step to the next. A busy or suspended machine may delay a peer so long that it exceeds a
-/// timeout which it should meet. The outcome of such an attempt shows nothing, and the test makes another one.
+/// Measures how long a peer takes from one step to the next. A busy or suspended machine may delay a peer until it exceeds a timeout which
+/// it should meet. The outcome of such an attempt shows nothing, and the test makes another one.
 pub(crate) struct Pace {
     last: Instant,
     longest: Duration,

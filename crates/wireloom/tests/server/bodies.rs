@@ -128,7 +128,7 @@ async fn delimits_bodies() {
 }
 
 // RFC 9112 §7.1: a chunk of length 0 is the last one.
-// RFC 9112 §8: without a length and without chunks, only a reset tells that a body is incomplete.
+// RFC 9112 §8: without a length and without chunks, only a reset marks a body as incomplete.
 #[tokio::test]
 async fn a_body_that_ends_with_its_connection_is_reset_when_it_fails() {
     for tap in [None, Some(Tap::new(|_, _| {}))] {

@@ -1,4 +1,4 @@
-//! What a client reports about a connection that fails to open, and what it can override.
+//! The client's events for a connection that fails to open, and the addresses and names that a caller can override.
 
 use std::sync::{Arc, Mutex};
 

@@ -86,7 +86,7 @@ async fn served<F: Future<Output = ()> + Send + 'static>(
     }
     let _ = writer.shutdown().await;
     let mut answers = Vec::new();
-    // Paused time passes at once when nobody can go on.
+    // Paused time advances at once when all tasks are idle.
     let ended = tokio::time::timeout(Duration::from_secs(600), reader.read_to_end(&mut answers)).await;
     assert!(ended.is_ok(), "the server neither answers nor closes");
     serving.abort();
@@ -157,7 +157,7 @@ fn request(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// What only this server serves: the specifications want it.
+/// Requests that only this server serves, as the specifications require.
 fn is_served_by_wireloom_alone(text: &str) -> bool {
     let is_coding = |line: &str| line.to_ascii_lowercase().starts_with("transfer-encoding:");
     let has_empty_element = |line: &str| line.split([':', ',']).any(|element| element.trim().is_empty());

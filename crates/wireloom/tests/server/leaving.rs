@@ -124,7 +124,7 @@ async fn a_handler_and_a_body_are_dropped_when_the_client_leaves_over_tls() {
     }
 }
 
-// Nothing more is read then: only the socket's error tells.
+// The server does not read then: only the socket's error reports the reset.
 #[tokio::test]
 async fn a_reset_is_noticed_where_the_server_does_not_read() {
     let (address, mut reports) = serve(None).await;

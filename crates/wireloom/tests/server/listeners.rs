@@ -210,7 +210,7 @@ async fn the_queue_of_connections_is_long() {
     drop(server);
 }
 
-// A pipe cannot tell whether it is readable: waiting for its first byte must not take the thread from the others.
+// A pipe has no readiness: waiting for its first byte must not block the thread for the others.
 #[test]
 fn silent_clients_of_any_transport_hold_up_no_other() {
     let (report, reported) = std::sync::mpsc::channel();

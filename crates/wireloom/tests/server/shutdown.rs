@@ -523,7 +523,7 @@ async fn what_has_arrived_on_a_websocket_that_was_passed_on_is_read_after_a_fail
             }
         };
         tokio::time::timeout(Duration::from_secs(20), sending).await.expect("the peer has left");
-        // The server is told of it.
+        // Lets the server notice it.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(handle.stats().connections_open, 1, "{is_read}");
         if is_read {

@@ -70,7 +70,7 @@ where
 }
 
 /// Sends until the transport is full and more is queued than it can accept while the peer does not read. Returns the number of messages;
-/// `None` if that took so long that the peer may have exceeded [`SHORT`].
+/// `None` if the peer may have exceeded [`SHORT`] meanwhile.
 async fn fill(socket: &mut WebSocket) -> Option<usize> {
     let mut count = 0;
     let begin = Instant::now();

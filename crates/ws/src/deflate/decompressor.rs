@@ -341,8 +341,8 @@ impl Decompressor {
         }
     }
 
-    /// A final block that the tail of a message has completed ends the window. The codec says so when it is called again, which may be
-    /// too late if another one goes on from the window. A codec from the pool tells of another connection's last block.
+    /// A final block that the tail of a message has completed ends the window. The codec reports it when it is called again, which may be
+    /// too late if another codec continues the window. A codec from the pool reports the last block of another connection.
     fn end_final_block(&mut self) {
         let continues = self.codec.as_ref().is_some_and(|codec| codec.continues(&self.window));
         if !self.in_message && continues {

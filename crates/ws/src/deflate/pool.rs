@@ -135,7 +135,7 @@ impl<C: Codec> PooledCodec<C> {
         &mut self.codec
     }
 
-    /// Whether the history of the codec is this window: nobody else has used it since.
+    /// Whether the history of the codec is this window: no other connection has used the codec since.
     pub(super) fn continues(&self, window: &Window) -> bool {
         matches!(&self.history, History::Window(id) if window.is(id))
     }

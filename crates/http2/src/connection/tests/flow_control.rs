@@ -181,7 +181,7 @@ fn content_that_is_arriving_counts_as_memory() {
     );
     feed(&mut server, &[7; 40_000]);
     assert_eq!(server.streams.recv_window(), 65_535);
-    // Nobody receives the rest of a frame whose stream was reset.
+    // The rest of a frame whose stream was reset has no receiver.
     feed(&mut server, &header.to_bytes());
     let there = server.find(stream_id).unwrap();
     server.reset(there, ErrorCode::CANCEL).unwrap();

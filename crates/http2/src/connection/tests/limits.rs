@@ -267,7 +267,7 @@ fn a_message_that_no_event_reports_leaves_no_memory() {
         }
         assert!(server.contexts.capacity() <= crate::field::ARENA_KEPT, "{}", server.contexts.capacity());
     }
-    // What an event reports stays for the caller.
+    // The fields of a pending event stay for the caller.
     let mut server = settled();
     feed(&mut server, &Frame::headers(1, &head).to_bytes());
     assert_eq!(server.fields().len(), 5);

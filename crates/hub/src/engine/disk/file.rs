@@ -409,7 +409,7 @@ pub(super) fn log_of(position: Position, rows: Rows, now: Duration, unreadable: 
         kept.clear();
     }
     *unreadable += rows_len - kept.len();
-    // What has expired is dropped with the next maintenance, from the file too.
+    // Expired publications are dropped by the next maintenance, from the file too.
     Log::restore(position, kept, now)
 }
 
