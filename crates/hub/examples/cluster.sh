@@ -86,7 +86,7 @@ if command -v nginx >/dev/null; then
     balancer=$!
     listens "$balancer_port" "$balancer" && kill -0 "$balancer" 2>/dev/null \
         || fail "nginx did not start on port $balancer_port: $(tail -n 1 "$store/nginx.log" 2>/dev/null)"
-    echo "ws://127.0.0.1:$balancer_port/connection/websocket before all of them"
+    echo "ws://127.0.0.1:$balancer_port/connection/websocket in front of all"
 else
     echo "nginx is not installed: there is no load balancer"
 fi
