@@ -1,5 +1,4 @@
-// The page in Chromium and Firefox, against the `wireloom` whose path is the argument: `browser.mjs PATH [BROWSER…] [--only WORDS]
-// [--except WORDS]…`.
+// The page in Chromium and Firefox, against the `wireloom` whose path is the argument: `browser.mjs PATH [BROWSER…] [--only WORDS]…`.
 // With `--screenshots FOLDER`, takes pictures instead. Exits with 77 when no browser is installed.
 
 import assert from 'node:assert/strict';
@@ -16,15 +15,20 @@ import { screenshots } from './test/browser/screenshots.mjs';
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { screenshots: { type: 'string' }, only: { type: 'string', default: '' }, except: { type: 'string', multiple: true, default: [] } },
+  options: { screenshots: { type: 'string' }, only: { type: 'string', multiple: true, default: [] } },
 });
 const [program, ...asked] = positionals;
 const OPTIONS = ['--log-level', 'debug', '--max-message', '16777216', '--slow-timeout', '5s', '--grace', '1s'];
 /** Longer than any test takes. */
 const DEADLINE_MS = 240_000;
-const tests = Object.entries({ ...connectTests, ...messageTests, ...sectionTests, ...pageTests, ...protocolTests, ...reportTests, ...adminTests }).filter(
-  ([name]) => name.includes(values.only) && !values.except.some((words) => name.includes(words)),
-);
+const all = Object.entries({ ...connectTests, ...messageTests, ...sectionTests, ...pageTests, ...protocolTests, ...reportTests, ...adminTests });
+for (const words of values.only) {
+  assert.ok(
+    all.some(([name]) => name.includes(words)),
+    `no test has these words: ${words}`,
+  );
+}
+const tests = values.only.length === 0 ? all : all.filter(([name]) => values.only.some((words) => name.includes(words)));
 let failed = 0;
 let ran = 0;
 
