@@ -1,21 +1,22 @@
 //! The subscribers of this node, by channel, and the fan-out to them.
 //!
-//! Layers: `burst`, `left`.
+//! Layers: `burst`, `left`, `slots`.
 
 mod burst;
 mod left;
+mod slots;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use slab::Slab;
 use wireloom::PreparedMessage;
 
 pub(crate) use self::burst::Appended;
 use self::burst::{Burst, Expected};
 use self::left::Counted;
 pub(crate) use self::left::{Left, Owner};
+use self::slots::Slots;
 use crate::batch::Unwritten;
 use crate::client::{Client, Format};
 use crate::config::namespace_of;
@@ -45,7 +46,7 @@ pub(crate) struct Channels {
 
 #[derive(Debug, Default)]
 struct Channel {
-    subscribers: Slab<Subscriber>,
+    subscribers: Slots<Subscriber>,
     /// That of the subscriber which started last, as those that follow the same history have it.
     epoch: Option<Epoch>,
     /// The last publication with an offset, kept while a subscriber has deltas; boxed, because few channels have it.
@@ -257,7 +258,7 @@ impl Channels {
                 left.release(channel, &known.owner);
             }
             // Vacant keys are looked at as well: many subscribers may have left.
-            let (first, len) = (*owner_key, subscribers.capacity());
+            let (first, len) = (*owner_key, subscribers.keys_end());
             let keys = (first..len).chain(0..first).take(KEYS_PER_SEARCH);
             let next = (first + KEYS_PER_SEARCH) % len;
             let mut owners = keys.filter_map(subscriber).chain([(next, Owner::of(publisher))]);
@@ -389,12 +390,12 @@ impl Channels {
 
     /// Removes a subscriber.
     pub(crate) fn remove(&self, channel: &str, key: usize) {
-        // Dropped after the unlock: it may have a burst, for which publishers wait.
-        let mut removed;
+        // Dropped after the unlock: the channel may have a burst, for which publishers wait.
+        let (_left, mut removed);
         let mut shard = self.channels.lock(channel);
         let Some(Channel { subscribers, .. }) = shard.get_mut(channel) else { return };
-        subscribers.try_remove(key);
-        if subscribers.is_empty() {
+        _left = subscribers.remove(key);
+        if subscribers.len() == 0 {
             removed = shard.remove(channel);
             let Some(removed) = &mut removed else { return };
             if let Some(counted) = removed.counted.take() {
@@ -417,7 +418,7 @@ impl Channels {
         let Some(Channel { subscribers, latest, .. }) = shard.get_mut(channel) else { return Lost::new() };
         *latest = None;
         let mut lost = Lost::new();
-        for (_, subscriber) in subscribers.iter_mut() {
+        for subscriber in subscribers.iter_mut() {
             match subscriber.phase {
                 Phase::Recovering(_) => subscriber.phase = Phase::Lost,
                 Phase::Positioned { .. } => {
@@ -433,8 +434,8 @@ impl Channels {
     /// Whether a channel has subscribers without a position. Those whose history is being read may be some.
     pub(crate) fn has_unpositioned(&self, channel: &str) -> bool {
         let shard = self.channels.lock(channel);
-        let mut subscribers = shard.get(channel).into_iter().flat_map(|channel| &channel.subscribers);
-        subscribers.any(|(_, subscriber)| match subscriber.phase {
+        let mut subscribers = shard.get(channel).into_iter().flat_map(|channel| channel.subscribers.iter());
+        subscribers.any(|subscriber| match subscriber.phase {
             Phase::Recovering(_) | Phase::Lost | Phase::Live => true,
             Phase::Positioned { .. } | Phase::Gap => false,
         })
@@ -466,7 +467,7 @@ impl Channels {
         let whose = Uuid::parse(whose);
         let reply = Reply { push: Some(push), ..Reply::default() };
         let mut shared = Shared::default();
-        for (_, subscriber) in subscribers {
+        for subscriber in subscribers.iter() {
             if subscriber.join_leave
                 && Some(subscriber.client.id) != whose
                 && let Some(message) = shared.get(subscriber.client.format(), || reply.clone())
@@ -738,7 +739,7 @@ mod tests {
     #[test]
     fn subscribers_of_a_history_share_its_epoch() {
         // Memory of each subscriber of a channel.
-        assert_eq!(size_of::<Subscriber>(), 48);
+        assert_eq!(size_of::<Option<Subscriber>>(), 48);
         let channels = Channels::new();
         let start = |epoch: &str| {
             let client = client();
@@ -749,7 +750,7 @@ mod tests {
         };
         ["a", "a", "b", "a", "a"].into_iter().for_each(start);
         let shard = channels.channels.lock("x");
-        let epochs = shard["x"].subscribers.iter().map(|(_, subscriber)| match &subscriber.phase {
+        let epochs = shard["x"].subscribers.iter().map(|subscriber| match &subscriber.phase {
             Phase::Positioned { epoch, .. } => epoch.clone(),
             other => panic!("{other:?}"),
         });

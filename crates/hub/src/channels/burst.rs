@@ -243,7 +243,7 @@ impl Channels {
         let mut fan_out = Forwarder::new(channel, latest.as_deref(), &burst, deltas);
         let mut has_deltas = false;
         *costly = 0;
-        for (_, subscriber) in subscribers.iter_mut() {
+        for subscriber in subscribers.iter_mut() {
             *costly += usize::from(subscriber.filter.is_some() || subscriber.has_deltas());
             has_deltas |= fan_out.forward(subscriber, on_slow, &mut later);
         }
