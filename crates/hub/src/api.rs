@@ -289,12 +289,15 @@ impl Hub {
             }
             "channels" => {
                 let request: Channel = parse(body)?;
-                let channels = self.0.cluster_channels(&request.pattern).await;
+                let too_long =
+                    || Failure::TooLong("too many channels for a reply; name fewer of them by pattern");
+                let mut lists = room.lists.lock().await;
+                let channels = self.0.cluster_channels(&request.pattern, lists.len_max).await;
                 let channels = channels.map_err(|error| self.failed("list channels", "", &error))?;
+                let channels = channels.ok_or_else(too_long)?.into_iter();
                 let listed: BTreeMap<_, _> =
-                    channels.into_iter().map(|(name, num_clients)| (name, Listed { num_clients })).collect();
-                let list = room.list("channels", &listed).await;
-                list.ok_or(Failure::TooLong("too many channels for a reply; name fewer of them by pattern"))
+                    channels.map(|(name, num_clients)| (name, Listed { num_clients })).collect();
+                lists.make("channels", &listed).await.ok_or_else(too_long)
             }
             "info" => Ok(raw(&BTreeMap::from([("nodes", self.0.cluster_info().await)]))),
             _ => Err(Failure::NoSuchMethod),
@@ -402,7 +405,7 @@ impl Hub {
         let clients = clients.map_err(|error| self.failed("list clients", channel, &error))?;
         let by_id: BTreeMap<&str, &ClientInfo> =
             clients.iter().map(|info| (&*info.client, &**info)).collect();
-        let list = room.list("presence", &by_id).await;
+        let list = room.lists.lock().await.make("presence", &by_id).await;
         list.ok_or(Failure::TooLong("too many clients for a reply; presence_stats counts them"))
     }
 
@@ -463,28 +466,34 @@ pub(crate) enum Failure {
 struct Room {
     /// Of each history.
     history_len_max: usize,
-    /// The bytes left for lists. Locked while a list is made, so that a parallel batch does not build all of its lists at once.
-    lists_len: Mutex<usize>,
+    /// Locked while a list is made, so that a parallel batch does not build all of its lists at once.
+    lists: Mutex<Lists>,
+}
+
+/// The room for lists, in bytes.
+struct Lists {
+    len_max: usize,
 }
 
 impl Room {
     fn of(commands: usize) -> Self {
         let history_len_max = HISTORIES_LEN_MAX / commands.max(1);
-        Self { history_len_max, lists_len: LISTS_LEN_MAX.into() }
+        Self { history_len_max, lists: Lists { len_max: LISTS_LEN_MAX }.into() }
     }
+}
 
+impl Lists {
     /// An object with a list, if there is room for it.
-    async fn list<T: Serialize>(
-        &self,
+    async fn make<T: Serialize>(
+        &mut self,
         name: &str,
         list: &BTreeMap<impl Serialize, T>,
     ) -> Option<Box<RawValue>> {
-        let mut left = self.lists_len.lock().await;
         charge(list.len() / READ_PER_UNIT).await;
-        let mut within = Vec::<u8>::new().limit(*left).writer();
+        let mut within = Vec::<u8>::new().limit(self.len_max).writer();
         serde_json::to_writer(&mut within, &BTreeMap::from([(name, list)])).ok()?;
         let bytes = within.into_inner().into_inner();
-        *left -= bytes.len();
+        self.len_max -= bytes.len();
         charge(bytes.len() / BYTES_PER_UNIT).await;
         RawValue::from_string(String::from_utf8(bytes).ok()?).ok()
     }
@@ -594,7 +603,7 @@ mod tests {
     async fn lists_of_a_batch_are_made_one_after_the_other() {
         let (room, made) = (Room::of(2), AtomicUsize::new(0));
         let list = BTreeMap::from([("a", Counted(&made))]);
-        let mut lists = [0, 1].map(|_| Box::pin(room.list("x", &list)));
+        let mut lists = [0, 1].map(|_| Box::pin(async { room.lists.lock().await.make("x", &list).await }));
         std::future::poll_fn(|cx| {
             assert!(lists.iter_mut().all(|list| list.as_mut().poll(cx).is_pending()), "they are long");
             std::task::Poll::Ready(())

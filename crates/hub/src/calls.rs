@@ -49,8 +49,8 @@ pub(crate) enum Message {
 pub(crate) enum Call {
     /// Commands for a session of the other node.
     Emulate { session: String, commands: Payload },
-    /// The channels with subscribers, and the numbers of these.
-    Channels { pattern: String },
+    /// The channels with subscribers, and the numbers of these, as a [`ChannelList`].
+    Channels { pattern: String, len_max: usize },
     /// The figures of the node.
     Info,
 }
@@ -59,9 +59,46 @@ pub(crate) enum Call {
 pub(crate) enum Answer {
     Emulated(Delivered),
     Channels(BTreeMap<String, usize>),
+    /// The channels are more than were asked for.
+    TooMany,
     Info(NodeInfo),
     /// There is an answer that could not be sent, such as one that is too long for the engine.
     Failed(String),
+}
+
+/// Channels and their numbers of subscribers, while these fit into a reply of the server API.
+#[derive(Debug)]
+pub(crate) struct ChannelList {
+    channels: BTreeMap<String, usize>,
+    /// The length of what may be added, in bytes of JSON.
+    room: usize,
+}
+
+impl ChannelList {
+    /// What a channel takes in a reply besides its name, at least.
+    pub(crate) const ENTRY_LEN: usize = r#""":{"num_clients":1},"#.len();
+
+    pub(crate) fn new(len_max: usize) -> Self {
+        Self { channels: BTreeMap::new(), room: len_max }
+    }
+
+    /// Adds subscribers of a channel. Returns whether there was room for it.
+    pub(crate) fn add(&mut self, name: &str, subscribers: usize) -> bool {
+        if let Some(known) = self.channels.get_mut(name) {
+            *known += subscribers;
+            return true;
+        }
+        let room = self.room.checked_sub(name.len() + Self::ENTRY_LEN);
+        if let Some(room) = room {
+            self.room = room;
+            self.channels.insert(name.to_owned(), subscribers);
+        }
+        room.is_some()
+    }
+
+    pub(crate) fn into_channels(self) -> BTreeMap<String, usize> {
+        self.channels
+    }
 }
 
 /// The figures of a node, with the names of Centrifugo's server API.
@@ -253,6 +290,19 @@ mod tests {
             assert_eq!(is_name(text), is, "{text}");
         }
         assert!(is_name(&"x".repeat(NAME_LEN_MAX)) && !is_name(&"x".repeat(NAME_LEN_MAX + 1)));
+    }
+
+    #[test]
+    fn a_list_has_what_fits_into_a_reply() {
+        for more in [-1, 0, 1] {
+            let len_max = 2 * (1 + ChannelList::ENTRY_LEN);
+            let mut list = ChannelList::new(len_max.checked_add_signed(more).unwrap());
+            let added =
+                [("a", 1), ("b", 2), ("a", 3), ("c", 4)].map(|(name, clients)| list.add(name, clients));
+            assert_eq!(added, [true, more >= 0, true, false]);
+            assert_eq!(list.channels["a"], 4);
+            assert_eq!(list.into_channels().len(), if more < 0 { 1 } else { 2 });
+        }
     }
 
     #[tokio::test]

@@ -302,13 +302,13 @@ impl Channels {
         }
     }
 
-    /// The channels and their numbers of subscribers.
-    pub(crate) fn list(&self) -> Vec<(Arc<str>, usize)> {
-        let each = |shard: std::sync::MutexGuard<'_, std::collections::HashMap<Arc<str>, Channel>>| {
+    /// The channels and their numbers of subscribers. One shard is collected at a time, and is unlocked before its
+    /// channels are returned.
+    pub(crate) fn list(&self) -> impl Iterator<Item = (Arc<str>, usize)> {
+        self.channels.each().flat_map(|shard| {
             let each = shard.iter().map(|(name, channel)| (name.clone(), channel.subscribers.len()));
             each.collect::<Vec<_>>()
-        };
-        self.channels.each().flat_map(each).collect()
+        })
     }
 
     /// Adds a subscriber that does not receive anything yet. `has_deltas`: it will receive deltas. Returns the channel's name and the

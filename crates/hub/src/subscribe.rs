@@ -481,7 +481,7 @@ mod tests {
         release.notify_one();
         assert!(!first.await.unwrap());
         assert!(next.start(Vec::new()).await);
-        assert_eq!(node.channels.list(), [("a".into(), 1)]);
+        assert_eq!(node.channels.list().collect::<Vec<_>>(), [("a".into(), 1)]);
         node.unsubscribe("a", &client, UnsubscribeCode::Server);
         assert_eq!(node.channels.len(), 0);
     }

@@ -7,7 +7,7 @@ use serde_json::json;
 use tracing::warn;
 
 use super::Node;
-use crate::calls::{ANSWER_TIMEOUT, Answer, Call, Message, NodeInfo, Payload, is_name};
+use crate::calls::{ANSWER_TIMEOUT, Answer, Call, ChannelList, Message, NodeInfo, Payload, is_name};
 use crate::concurrently::concurrently;
 use crate::engine::EngineError;
 use crate::pattern::matches;
@@ -15,6 +15,9 @@ use crate::sessions::Delivered;
 
 /// The maximum number of nodes that are asked at the same time.
 const CALLS_MAX: usize = 64;
+
+/// The same for lists of channels: each may be as long as a reply.
+const LISTS_MAX: usize = 4;
 
 impl Node {
     /// Passes commands to a session, which another node may have.
@@ -87,7 +90,10 @@ impl Node {
     fn answer(&self, call: Call) -> Answer {
         match call {
             Call::Emulate { session, commands } => Answer::Emulated(self.sessions.send(&session, commands.0)),
-            Call::Channels { pattern } => Answer::Channels(self.channels_like(&pattern)),
+            Call::Channels { pattern, len_max } => {
+                let list = self.channels_like(&pattern, len_max);
+                list.map_or(Answer::TooMany, |list| Answer::Channels(list.into_channels()))
+            }
             Call::Info => Answer::Info(self.info()),
         }
     }
@@ -99,10 +105,11 @@ impl Node {
         Ok(())
     }
 
-    /// The channels of this node's clients whose names match, and the numbers of these clients.
-    fn channels_like(&self, pattern: &str) -> BTreeMap<String, usize> {
-        let channels = self.channels.list().into_iter().map(|(name, clients)| (name.to_string(), clients));
-        channels.filter(|(name, _)| matches(pattern, name)).collect()
+    /// The channels of this node's clients whose names match, and the numbers of these clients; `None` if they are longer than this.
+    fn channels_like(&self, pattern: &str, len_max: usize) -> Option<ChannelList> {
+        let mut list = ChannelList::new(len_max);
+        let mut channels = self.channels.list().filter(|(name, _)| matches(pattern, name));
+        channels.all(|(name, clients)| list.add(&name, clients)).then_some(list)
     }
 
     fn info(&self) -> NodeInfo {
@@ -112,17 +119,17 @@ impl Node {
             version: env!("CARGO_PKG_VERSION").into(),
             num_clients: self.clients_len(),
             num_users: self.users_len(),
-            num_subs: self.channels.list().iter().map(|(_, clients)| clients).sum(),
+            num_subs: self.channels.list().map(|(_, clients)| clients).sum(),
             num_channels: self.channels.len(),
             uptime: self.clock.elapsed().as_secs(),
         }
     }
 
-    /// Asks all other nodes that are alive.
-    async fn ask_all(&self, call: &Call) -> Vec<(String, Result<Answer, EngineError>)> {
+    /// Asks other nodes.
+    async fn ask(&self, peers: Vec<String>, call: &Call) -> Vec<(String, Result<Answer, EngineError>)> {
         self.start();
         let Some(node) = self.this.upgrade() else { return Vec::new() };
-        let asked = self.engine.peers().into_iter().map(|peer| {
+        let asked = peers.into_iter().map(|peer| {
             let (node, call) = (node.clone(), call.clone());
             async move {
                 let answer = node.call(&peer, call).await;
@@ -132,29 +139,39 @@ impl Node {
         concurrently(CALLS_MAX, asked).await
     }
 
-    /// The channels of all nodes whose names match, and the numbers of their clients.
+    /// The channels of all nodes whose names match, and the numbers of their clients; `None` if they are longer than this, in bytes of a
+    /// reply of the server API.
     ///
     /// # Errors
     /// A node does not answer.
     pub(crate) async fn cluster_channels(
         &self,
         pattern: &str,
-    ) -> Result<BTreeMap<String, usize>, EngineError> {
-        let mut all = self.channels_like(pattern);
-        for (node, answer) in self.ask_all(&Call::Channels { pattern: pattern.to_owned() }).await {
-            match answer? {
-                Answer::Channels(channels) => {
-                    channels.into_iter().for_each(|(name, clients)| *all.entry(name).or_default() += clients);
+        len_max: usize,
+    ) -> Result<Option<BTreeMap<String, usize>>, EngineError> {
+        let Some(mut all) = self.channels_like(pattern, len_max) else { return Ok(None) };
+        let call = Call::Channels { pattern: pattern.to_owned(), len_max };
+        for peers in self.engine.peers().chunks(LISTS_MAX) {
+            for (node, answer) in self.ask(peers.to_vec(), &call).await {
+                let has_room = match answer? {
+                    Answer::Channels(channels) => {
+                        channels.into_iter().all(|(name, clients)| all.add(&name, clients))
+                    }
+                    Answer::TooMany => false,
+                    other => return Err(unexpected(&node, &other)),
+                };
+                if !has_room {
+                    return Ok(None);
                 }
-                other => return Err(unexpected(&node, &other)),
             }
         }
-        Ok(all)
+        Ok(Some(all.into_channels()))
     }
 
     /// The figures of all nodes, this one first; of one that does not answer, the name alone.
     pub(crate) async fn cluster_info(&self) -> Vec<serde_json::Value> {
-        let peers = self.ask_all(&Call::Info).await.into_iter().map(|(name, answer)| match answer {
+        let answers = self.ask(self.engine.peers(), &Call::Info).await;
+        let peers = answers.into_iter().map(|(name, answer)| match answer {
             Ok(Answer::Info(info)) => json!(info),
             _ => json!({ "uid": name, "name": name }),
         });
