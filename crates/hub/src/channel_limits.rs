@@ -3,23 +3,27 @@
 //! A channel counts while it has subscribers, and after a client published into it for as long as the engine keeps something of it. What
 //! the server API and the library open is not limited here: one tenth of the engine's channels is left to them.
 //!
-//! Those that clients published into count for as long as a day, so each user has a quarter of them at most, from the first publication on:
-//! a channel without subscribers counts to its publisher, any other to a subscriber, or to the publisher if none of those that it may count
+//! Those that clients published into count for as long as a day, so each user has a quarter at most of what the others leave, from the first
+//! publication on: however many have taken their shares, the next one finds some left. A few are within every share, because channels that
+//! have subscribers keep their places anyway. A channel without subscribers counts to its publisher, any other to a subscriber, or to the publisher if none of those that it may count
 //! to has room left. So a client that publishes where others have subscribed takes their shares and not its own. When the subscriber
 //! leaves, the channel counts to it until the next publication, which chooses again while others have subscribed. So each has a share at
 //! most, by staying as by leaving.
 
 use std::time::Duration;
 
-use crate::channels::{Channels, Left, Owner};
+use crate::channels::{Channels, Charged, Left, Owner};
 use crate::client::Client;
 use crate::config::{ChannelOptions, HubConfig, namespace_of};
 
 /// The fraction (one in this many) of `history.channels_max` that clients leave to the server API.
 const RESERVE: usize = 10;
 
-/// The fraction (one in this many) of each limit that the channels may take which count to one user.
+/// The fraction (one in this many) of what the others leave of each limit that the channels may take which count to one user.
 const SHARE: usize = 4;
+
+/// The fraction (one in this many) of each limit that they may always take.
+const SHARE_MIN: usize = 1_000;
 
 /// Whether a client may subscribe to a channel. `now` is the time since 1970.
 pub(crate) fn admits_subscription(
@@ -96,9 +100,15 @@ impl Limits<'_> {
     /// Whether one more channel fits into the share that an owner has of each of them.
     fn has_share(&self, left: &Left, owner: &Owner) -> bool {
         let (namespace, max_of_namespace) = (namespace_of(self.channel), self.options.channels_max);
-        left.len_of(owner) < self.max().div_ceil(SHARE)
-            && (max_of_namespace == 0 || left.len_of_in(owner, namespace) < max_of_namespace.div_ceil(SHARE))
+        is_within_share(self.max(), left.charged_to(owner))
+            && (max_of_namespace == 0
+                || is_within_share(max_of_namespace, left.charged_to_in(owner, namespace)))
     }
+}
+
+/// Whether one more of at most `max` channels is within the share of an owner.
+fn is_within_share(max: usize, Charged { own, others }: Charged) -> bool {
+    own < max.saturating_sub(others).div_ceil(SHARE).max(max.div_ceil(SHARE_MIN))
 }
 
 #[cfg(test)]
@@ -142,7 +152,7 @@ mod tests {
         }
 
         fn lens_of<const N: usize>(&self, clients: [&Client; N]) -> [usize; N] {
-            clients.map(|client| self.channels.left().len_of(&Owner::of(client)))
+            clients.map(|client| self.channels.left().charged_to(&Owner::of(client)).own)
         }
     }
 
@@ -159,10 +169,38 @@ mod tests {
         for number in 0..18 {
             let channel = number.to_string();
             let keys = [&one, &two].map(|client| rig.subscribe(client, &channel));
-            assert_eq!(rig.publish(&one, &channel), number < 10, "{number}");
+            assert_eq!(rig.publish(&one, &channel), number < 9, "{number}");
             keys.into_iter().for_each(|key| rig.channels.remove(&channel, key));
         }
-        assert_eq!(rig.lens_of([&one, &two]), [5, 5]);
+        assert_eq!(rig.lens_of([&one, &two]), [5, 4]);
+    }
+
+    #[test]
+    fn many_that_take_their_shares_leave_room_for_others() {
+        let (mut rig, takers) = (Rig::new(), 20);
+        rig.config.history.channels_max = 10_000;
+        let taken = (0..takers).map(|number| {
+            let taker = client(number);
+            (0..).take_while(|channel| rig.publish(&taker, &format!("{number} {channel}"))).count()
+        });
+        let taken: Vec<_> = taken.collect();
+        assert_eq!(taken[..4], [2_250, 1_688, 1_266, 949]);
+        let newcomer = client(takers);
+        assert!((0..9).all(|number| rig.publish(&newcomer, &number.to_string())), "{taken:?}");
+    }
+
+    #[test]
+    fn a_thousandth_is_within_every_share() {
+        for (max, own, others, expected) in [
+            (10_000, 9, 10_000, true),
+            (10_000, 10, 10_000, false),
+            (10_000, 2_499, 0, true),
+            (10_000, 2_500, 0, false),
+            (4, 0, 4, true),
+            (4, 1, 1, false),
+        ] {
+            assert_eq!(is_within_share(max, Charged { own, others }), expected, "{max} {own} {others}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use wireloom::PreparedMessage;
 pub(crate) use self::burst::Appended;
 use self::burst::{Burst, Expected};
 use self::left::Counted;
-pub(crate) use self::left::{Left, Owner};
+pub(crate) use self::left::{Charged, Left, Owner};
 use self::slots::Slots;
 use crate::batch::Unwritten;
 use crate::client::{Client, Format};

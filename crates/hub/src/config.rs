@@ -344,9 +344,9 @@ pub(crate) const POSITION_TTL: Duration = Duration::from_secs(24 * 3600);
 #[serde(default, deny_unknown_fields)]
 pub struct HistoryConfig {
     /// The maximum number of channels with history on a node. Clients may use nine tenths of them; the rest is for the server API. A quarter of
-    /// these may count to a user, and so may a quarter to the anonymous clients of an address together. A channel that a client has published
-    /// into counts to one of its subscribers, or to the client if there is none, or none of the 16 that were looked at has room left. A node
-    /// counts from its start on, and alone: what several nodes keep in Redis or NATS has no other limit.
+    /// what the others leave of these may count to a user, and a thousandth of them always; the anonymous clients of an address are one user.
+    /// A channel that a client has published into counts to one of its subscribers, or to the client if there is none, or none of the 16 that
+    /// were looked at has room left. A node counts from its start on, and alone: what several nodes keep in Redis or NATS has no other limit.
     pub channels_max: usize,
     /// Bytes of publications in memory, of all channels together. Near the limit those of the channels that nothing was published into
     /// for the longest time are dropped, at the limit the oldest of the channel that is published into.
@@ -460,8 +460,8 @@ pub struct ChannelOptions {
     /// The clients that may read the history by the command `history`. It keeps nothing from subscribers: a client that may subscribe
     /// may recover what is kept after any position, the beginning included, whether or not it was subscribed then.
     pub history_access: Access,
-    /// The maximum number of the namespace's channels with history that clients may have open on a node, of which a quarter may count to a
-    /// user as in [`HistoryConfig`]; 0 means no limit but that one.
+    /// The maximum number of the namespace's channels with history that clients may have open on a node, which count to users and leave
+    /// shares to others as in [`HistoryConfig`]; 0 means no limit but that one.
     pub channels_max: usize,
     /// The maximum rate of a connection's publications, per second, after a burst of one second's worth; 0 means no limit. The hub
     /// does not read from a connection that is faster, so that the publisher waits and not the readers.

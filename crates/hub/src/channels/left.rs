@@ -65,25 +65,37 @@ struct Total {
     len: usize,
     /// Those that are charged to an owner, with subscribers or without. There are no zeros.
     by_owner: HashMap<Owner, usize>,
+    /// The sum of `by_owner`.
+    charged: usize,
 }
 
 impl Total {
     fn charge(&mut self, owner: &Owner) {
         *self.by_owner.entry(owner.clone()).or_default() += 1;
+        self.charged += 1;
     }
 
     fn release(&mut self, owner: &Owner) {
         if let Some(len) = self.by_owner.get_mut(owner) {
             *len -= 1;
+            self.charged -= 1;
             if *len == 0 {
                 self.by_owner.remove(owner);
             }
         }
     }
 
-    fn len_of(&self, owner: &Owner) -> usize {
-        self.by_owner.get(owner).copied().unwrap_or(0)
+    fn charged_to(&self, owner: &Owner) -> Charged {
+        let own = self.by_owner.get(owner).copied().unwrap_or(0);
+        Charged { own, others: self.charged - own }
     }
+}
+
+/// The numbers of channels that are charged to an owner and to the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Charged {
+    pub(crate) own: usize,
+    pub(crate) others: usize,
 }
 
 impl Left {
@@ -95,12 +107,13 @@ impl Left {
         self.namespaces.get(namespace).map_or(0, |namespace| namespace.total.len)
     }
 
-    pub(crate) fn len_of(&self, owner: &Owner) -> usize {
-        self.total.len_of(owner)
+    pub(crate) fn charged_to(&self, owner: &Owner) -> Charged {
+        self.total.charged_to(owner)
     }
 
-    pub(crate) fn len_of_in(&self, owner: &Owner, namespace: &str) -> usize {
-        self.namespaces.get(namespace).map_or(0, |namespace| namespace.total.len_of(owner))
+    pub(crate) fn charged_to_in(&self, owner: &Owner, namespace: &str) -> Charged {
+        let namespace = self.namespaces.get(namespace);
+        namespace.map_or_else(Charged::default, |namespace| namespace.total.charged_to(owner))
     }
 
     pub(crate) fn contains(&self, channel: &str) -> bool {
@@ -185,21 +198,24 @@ mod tests {
             left.insert(channel, Counted { until: at(until), owner: owner.clone() });
         }
         assert_eq!((left.len(), left.len_in("a"), left.len_in("b")), (4, 3, 1));
-        assert_eq!((left.len_of(&one), left.len_of(&two), left.len_of_in(&one, "a")), (3, 1, 2));
+        let all = |left: &Left| [&one, &two].map(|owner| left.charged_to(owner).own);
+        let in_a = |left: &Left| [&one, &two].map(|owner| left.charged_to_in(owner, "a").own);
+        assert_eq!((all(&left), in_a(&left)), ([3, 1], [2, 1]));
+        assert_eq!(left.charged_to(&one), Charged { own: 3, others: 1 });
         left.sweep(at(10));
-        assert_eq!((left.len(), left.len_of(&one), left.len_of_in(&one, "a")), (3, 2, 1));
+        assert_eq!((left.len(), all(&left), in_a(&left)), (3, [2, 1], [1, 1]));
         // With subscribers it counts to its owner alone.
         let taken = left.take("a:y").unwrap();
         assert!(taken.owner == one && left.take("a:y").is_none());
         assert_eq!((left.len(), left.len_in("a")), (2, 1));
         left.sweep(at(30));
-        assert_eq!((left.len(), left.len_of(&one), left.len_of(&two)), (0, 1, 0));
-        assert_eq!((left.len_of_in(&one, "a"), left.len_of_in(&one, "b")), (1, 0));
+        assert_eq!((left.len(), all(&left), in_a(&left)), (0, [1, 0], [1, 0]));
+        assert_eq!(left.charged_to_in(&one, "b"), Charged::default());
         left.release("a:y", &one);
         left.charge("a:y", &two);
-        assert_eq!((left.len_of(&one), left.len_of_in(&two, "a")), (0, 1));
-        left.insert("a:y", Counted { owner: two, ..taken });
+        assert_eq!((all(&left), in_a(&left)), ([0, 1], [0, 1]));
+        left.insert("a:y", Counted { owner: two.clone(), ..taken });
         left.sweep(at(40));
-        assert!(left.namespaces.is_empty() && left.total.by_owner.is_empty());
+        assert!(left.namespaces.is_empty() && left.total.by_owner.is_empty() && left.total.charged == 0);
     }
 }
