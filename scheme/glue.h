@@ -177,6 +177,15 @@ static void wls_release_input(wls *self) {
     self->at = self->end = 0;
 }
 
+/* Makes room behind the bytes that were not handled. */
+static void wls_compact(wls *self) {
+    if (self->at == 0)
+        return;
+    memmove(self->buffer, self->buffer + self->at, self->end - self->at);
+    self->end -= self->at;
+    self->at = 0;
+}
+
 /* The kind of the next event; 0 if more input is needed; the status of an error, once. */
 static int wls_peek(wls *self) {
     for (;;) {
@@ -328,9 +337,7 @@ static void wls_read_behind(wls *self, int fd) {
     }
     if (self->buffer == NULL && (self->buffer = malloc(WLS_BUFFER_LEN)) == NULL)
         return;
-    memmove(self->buffer, self->buffer + self->at, self->end - self->at);
-    self->end -= self->at;
-    self->at = 0;
+    wls_compact(self);
     ssize_t got = wls_receive(fd, self->buffer + self->end, WLS_BUFFER_LEN - self->end);
     if (got > 0) {
         self->end += (size_t)got;
@@ -342,8 +349,7 @@ static void wls_read_behind(wls *self, int fd) {
 
 /* Takes bytes from another kind of port; whether there was memory for them. */
 static bool wls_feed(wls *self, const uint8_t *bytes, long len) {
-    if (self->at == self->end)
-        self->at = self->end = 0;
+    wls_compact(self);
     size_t needed = self->end + (size_t)len;
     uint8_t *buffer = realloc(self->buffer, needed > WLS_BUFFER_LEN ? needed : WLS_BUFFER_LEN);
     if (buffer == NULL)

@@ -622,6 +622,17 @@
    (list values values not-a-socket-in not-a-socket-in)
    (list values values not-a-socket-out not-a-socket-out)
    '(() ("one" "two") () ("one" "two"))))
+;; What was handled takes no memory, although there was always more that was not.
+(foreign-declare "#include \"../glue.h\"\n")
+(define is-compact
+  (foreign-lambda* bool ()
+    "wls self = {0};
+     uint8_t bytes[1000] = {0};
+     for (int i = 0; i < 1000 && wls_feed(&self, bytes, sizeof bytes); i++)
+         self.at = self.end - 1;
+     free(self.buffer);
+     C_return(self.end == sizeof bytes + 1);"))
+(check #t (is-compact))
 ;; While more is unread than is kept, a peer whose host answers stays, and one whose host is gone does not: nothing arrives from it any more.
 (foreign-declare "#include <linux/filter.h>\n#include <sys/socket.h>\n")
 (define drop-all
