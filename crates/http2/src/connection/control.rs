@@ -40,10 +40,20 @@ pub(super) struct Control {
 /// A SETTINGS frame without an acknowledgement.
 struct SentSettings {
     settings: Settings,
+    ack: AckTimer,
+}
+
+/// The time for the acknowledgement of a frame. It begins when the transport has accepted the frame.
+struct AckTimer {
     /// The output up to the end of the frame that the transport has not accepted, in bytes.
     unsent: usize,
-    /// The time for the acknowledgement. It begins when the transport has accepted the frame.
     timer: Timer,
+}
+
+impl AckTimer {
+    const fn new(unsent: usize) -> Self {
+        Self { unsent, timer: Timer::Stopped }
+    }
 }
 
 /// A PING without an acknowledgement.
@@ -52,6 +62,7 @@ struct SentPing {
     payload: [u8; 8],
     purpose: PingPurpose,
     sent_at: Duration,
+    ack: AckTimer,
 }
 
 /// Why this side sent a PING.
@@ -78,21 +89,26 @@ impl Control {
         }
     }
 
-    /// The transport has accepted `written` bytes of the output.
+    /// Whether SETTINGS are not acknowledged.
+    #[inline]
+    pub(super) fn awaits_settings(&self) -> bool {
+        !self.unacknowledged.is_empty()
+    }
+
+    /// The transport has accepted `written` bytes of the output, while an acknowledgement has a deadline.
+    #[cold]
     pub(super) fn transmitted(&mut self, written: usize, now: Duration) {
-        if !self.unacknowledged.is_empty() {
-            self.settings_transmitted(written, now);
+        for ack in self.ack_timers() {
+            ack.unsent = ack.unsent.saturating_sub(written);
+            if ack.unsent == 0 {
+                ack.timer.begin(now);
+            }
         }
     }
 
-    #[cold]
-    fn settings_transmitted(&mut self, written: usize, now: Duration) {
-        for sent in &mut self.unacknowledged {
-            sent.unsent = sent.unsent.saturating_sub(written);
-            if sent.unsent == 0 {
-                sent.timer.begin(now);
-            }
-        }
+    fn ack_timers(&mut self) -> impl Iterator<Item = &mut AckTimer> {
+        let settings = self.unacknowledged.iter_mut().map(|sent| &mut sent.ack);
+        settings.chain(self.pings.iter_mut().map(|sent| &mut sent.ack))
     }
 
     /// The largest value of a setting that the peer may use: acknowledged, or in a frame that it may have received.
@@ -106,13 +122,20 @@ impl Control {
         self.largest(|settings| settings.initial_window_size)
     }
 
-    /// Starts the time for the acknowledgements of SETTINGS again, because no input was taken.
+    /// Starts the time for acknowledgements again, because no input was taken.
     pub(super) fn restart(&mut self, now: Duration) {
-        self.unacknowledged.iter_mut().for_each(|sent| sent.timer.restart(now));
+        self.ack_timers().for_each(|ack| ack.timer.restart(now));
     }
 
+    /// When SETTINGS must be acknowledged.
     pub(super) fn settings_deadline(&self, timeout: Duration) -> Option<Duration> {
-        self.unacknowledged.front()?.timer.deadline(timeout)
+        self.unacknowledged.front()?.ack.timer.deadline(timeout)
+    }
+
+    /// When the peer's time for reading the first GOAWAY is over.
+    pub(super) fn drain_deadline(&self, timeout: Duration) -> Option<Duration> {
+        let ping = self.pings.iter().find(|ping| ping.purpose == PingPurpose::Drain)?;
+        ping.ack.timer.deadline(timeout)
     }
 
     #[cfg(test)]
@@ -194,8 +217,8 @@ impl Connection {
 
     /// Records that the output ends with the settings of the configuration, which replace `initial_window_before`.
     pub(super) fn settings_written(&mut self, initial_window_before: u32) {
-        let (settings, unsent) = (self.config.settings, self.out.len());
-        self.control.unacknowledged.push_back(SentSettings { settings, unsent, timer: Timer::Stopped });
+        let (settings, ack) = (self.config.settings, AckTimer::new(self.out.len()));
+        self.control.unacknowledged.push_back(SentSettings { settings, ack });
         self.control.frame_len_max = self.control.largest(|settings| settings.max_frame_size);
         // The largest setting can only grow here, so no window closes.
         self.streams.set_recv_initial(self.control.initial_window_max());
@@ -216,7 +239,8 @@ impl Connection {
         }
         let pings = &mut self.control.pings;
         let position = pings.iter().position(|sent| sent.payload == ping.payload);
-        let Some(SentPing { payload, purpose, sent_at }) = position.and_then(|at| pings.remove(at)) else {
+        let Some(SentPing { payload, purpose, sent_at, .. }) = position.and_then(|at| pings.remove(at))
+        else {
             self.charge(Charge::UnknownFrame)?;
             return Ok(None);
         };
@@ -234,8 +258,9 @@ impl Connection {
     }
 
     fn write_ping(&mut self, purpose: PingPurpose, payload: [u8; 8]) {
-        self.control.pings.push_back(SentPing { payload, purpose, sent_at: self.now });
         Ping { ack: false, payload }.encode(self.out.frames());
+        let (sent_at, ack) = (self.now, AckTimer::new(self.out.len()));
+        self.control.pings.push_back(SentPing { payload, purpose, sent_at, ack });
     }
 
     /// Sends PING to measure the round trip for flow control.

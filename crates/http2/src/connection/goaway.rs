@@ -7,10 +7,7 @@
 //!              ... streams finish ...         ended: Drained
 //! ```
 
-use core::time::Duration;
-
 use super::Connection;
-use super::timer::Timer;
 use crate::Role;
 use crate::error::{Error, ErrorCode, Misuse, Violation};
 use crate::event::Event;
@@ -35,13 +32,12 @@ pub enum Ended {
 
 /// The shutdown of the connection by this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// A tag of its own, not a niche of `Ended`: each frame is compared with it.
+#[repr(u8)]
 enum Phase {
     Open,
     /// GOAWAY(2^31-1) was sent. Streams of the peer still open until it has read that, or has had the time for it.
-    Announced {
-        /// Begins when the output is polled.
-        timer: Timer,
-    },
+    Announced,
     /// GOAWAY(last) was sent. The streams up to `last` finish, and later ones are ignored.
     Draining {
         last: StreamId,
@@ -69,7 +65,7 @@ impl Closing {
     const fn last(&self) -> Option<StreamId> {
         match self.phase {
             Phase::Draining { last } | Phase::InputEnded { last } => Some(last),
-            Phase::Open | Phase::Announced { .. } | Phase::Ended(_) => None,
+            Phase::Open | Phase::Announced | Phase::Ended(_) => None,
         }
     }
 
@@ -79,27 +75,10 @@ impl Closing {
         self.last().is_some_and(|last| id > last)
     }
 
-    /// The output is polled. If the first GOAWAY is in it, the peer's time begins.
+    /// Whether the second GOAWAY follows once the peer has read the first, or has had the time for it.
     #[inline]
-    pub(super) fn begin_timer(&mut self, now: Duration) {
-        if let Phase::Announced { timer } = &mut self.phase {
-            timer.begin(now);
-        }
-    }
-
-    /// Starts the peer's time again, because no input was taken.
-    pub(super) fn restart_timer(&mut self, now: Duration) {
-        if let Phase::Announced { timer } = &mut self.phase {
-            timer.restart(now);
-        }
-    }
-
-    /// When the second GOAWAY follows although the peer has not acknowledged the first.
-    pub(super) fn deadline(&self, timeout: Duration) -> Option<Duration> {
-        match self.phase {
-            Phase::Announced { timer } => timer.deadline(timeout),
-            _ => None,
-        }
+    pub(super) const fn is_announced(&self) -> bool {
+        matches!(self.phase, Phase::Announced)
     }
 
     /// Whether the peer has closed its side of the transport.
@@ -189,7 +168,7 @@ impl Connection {
         if !matches!(self.closing.phase, Phase::Open) {
             return;
         }
-        self.closing.phase = Phase::Announced { timer: Timer::Stopped };
+        self.closing.phase = Phase::Announced;
         // RFC 9113 §6.8: the first GOAWAY has the maximum stream ID. The actual one follows after a round trip.
         let goaway = Goaway { last_stream_id: StreamId::MAX, code: ErrorCode::NO_ERROR, debug_data: b"" };
         goaway.encode(self.out.frames());
@@ -199,7 +178,7 @@ impl Connection {
 
     /// Sends the second GOAWAY, because the peer has read the first or has had the time for it.
     pub(super) fn finish_drain(&mut self) {
-        if !matches!(self.closing.phase, Phase::Announced { .. }) {
+        if !self.closing.is_announced() {
             return;
         }
         let last = self.write_last_goaway(ErrorCode::NO_ERROR, b"");
@@ -250,7 +229,7 @@ impl Connection {
             return;
         }
         match self.closing.phase {
-            Phase::Open | Phase::Announced { .. } => {
+            Phase::Open | Phase::Announced => {
                 if self.role == Role::Client && self.closing.received.is_some() {
                     // RFC 9113 §6.8: an endpoint sends GOAWAY before it closes the connection, even if the peer has sent it.
                     self.write_last_goaway(ErrorCode::NO_ERROR, b"");

@@ -155,7 +155,6 @@ impl Connection {
         if !took_input && self.takes_input() {
             self.reader.restart_timer(self.now);
             self.control.restart(self.now);
-            self.closing.restart_timer(self.now);
         }
     }
 
@@ -167,8 +166,8 @@ impl Connection {
 
     /// When the peer's time for reading the first GOAWAY is over; `None` while no input is taken.
     fn drain_deadline(&self) -> Option<Duration> {
-        let deadline = self.closing.deadline(self.limits().settings_timeout);
-        deadline.filter(|_| self.takes_input())
+        let deadline = self.control.drain_deadline(self.limits().settings_timeout);
+        deadline.filter(|_| self.closing.is_announced() && self.takes_input())
     }
 
     /// When a frame or a field block must be complete; `None` while no input is taken.

@@ -419,7 +419,9 @@ impl Connection {
         self.advance_clock(now);
         let took_input = self.takes_input();
         self.out.advance(written);
-        self.control.transmitted(written, self.now);
+        if self.control.awaits_settings() || self.closing.is_announced() {
+            self.control.transmitted(written, self.now);
+        }
         self.input_resumed(took_input);
         self.timers.transmitted(written, self.out.is_empty(), self.config.limits.stall_timeout, self.now);
     }

@@ -352,7 +352,6 @@ impl Connection {
         if self.has_ended() {
             return;
         }
-        self.closing.begin_timer(self.now);
         if self.streams.has_ready() || self.streams.has_request() {
             self.write_streams();
         }

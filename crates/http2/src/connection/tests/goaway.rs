@@ -199,3 +199,25 @@ fn content_of_a_request_that_was_sent_leaves_before_goaway() {
     assert!(frames.iter().map(|frame| frame.kind).eq([kind::DATA, kind::GOAWAY]));
     assert_eq!(frames[0].payload, [7; 1_000]);
 }
+
+// It may read slowly what precedes the first GOAWAY.
+#[test]
+fn the_time_for_the_first_goaway_begins_once_it_has_left() {
+    let timeout = Limits::DEFAULT.settings_timeout;
+    let (mut client, mut server) = settled();
+    let (_, there) = ask(&mut client, &mut server);
+    server.send_response(there, OK, false).unwrap();
+    server.send_data(there, vec![7; 10_000], false).unwrap();
+    server.shutdown();
+    server.poll_transmit(Duration::ZERO, &mut [&[]]);
+    let len = server.memory().output as usize;
+    server.transmitted(Duration::ZERO, len - 1);
+    server.handle_timeout(2 * timeout).unwrap();
+    assert_eq!(server.memory().output, 1, "the last byte of PING, which follows GOAWAY");
+    let start = 3 * timeout;
+    server.transmitted(start, 1);
+    assert_eq!(server.poll_timeout(), Some(start + timeout));
+    server.handle_timeout(start + timeout).unwrap();
+    assert_eq!(drain(&mut server), Frame::goaway(1, 0, "").to_bytes());
+    assert_eq!(server.poll_timeout(), None);
+}
