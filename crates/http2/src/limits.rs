@@ -66,8 +66,8 @@ pub struct Limits {
     pub field_block_len_max: usize,
     /// Fields in one list. The limit on the size would allow 2,000 minimal fields, each with its own cost (CVE-2019-9516).
     pub fields_max: usize,
-    /// Reset streams that this side remembers, so that frames in flight are not errors. The oldest are forgotten first. A client may
-    /// cancel a thousand downloads at once, and their DATA still arrives.
+    /// Reset streams that this side remembers, so that frames in flight are not errors. The oldest are forgotten first; on those that this
+    /// side has opened frames are no errors nevertheless.
     pub resets_remembered_max: usize,
     /// Requests of the caller that wait for the peer's SETTINGS_MAX_CONCURRENT_STREAMS.
     pub queued_opens_max: usize,
@@ -101,8 +101,8 @@ pub struct Limits {
     /// RST_STREAM on closed streams, except one for each stream that both sides ended. Go cancels a stream when the response body is
     /// closed, even after its end. This discards no work: the frame is ignored.
     pub late_resets: Rate,
-    /// Streams that the peer caused this side to reset (CVE-2025-8671) or to ignore because of GOAWAY, and HEADERS on streams that this
-    /// side has reset beyond those that a message has. The work is the same as for `peer_resets`, so the limit is too.
+    /// Streams that the peer caused this side to reset (CVE-2025-8671) or to ignore because of GOAWAY. The work is the same as for
+    /// `peer_resets`, so the limit is too.
     pub stream_errors: Rate,
     /// PING (CVE-2019-9512). gRPC sends at most one per round trip: 100 a second are enough for a round trip of 10 ms, and the burst
     /// for shorter ones.
@@ -112,7 +112,9 @@ pub struct Limits {
     /// Empty HEADERS, CONTINUATION and DATA frames that do not end a block or message (CVE-2019-9518).
     pub empty_frames: Rate,
     /// DATA frames of less than [`Limits::TINY_DATA_LEN`] bytes that do not end a message, and on streams that this side has
-    /// reset WINDOW_UPDATE too. Streams of small messages have high rates, so the limit is high. Tunnels are not counted.
+    /// reset WINDOW_UPDATE too. Streams of small messages have high rates, so the limit is high. Tunnels are not counted. HEADERS on streams
+    /// that this side has reset count once for every [`Limits::TINY_DATA_LEN`] bytes of their fields, and so does what arrives on streams that are
+    /// ignored because of GOAWAY, and on streams of this side whose end is forgotten: all of them may have been in flight.
     pub tiny_data: Rate,
     /// PRIORITY and PRIORITY_UPDATE (CVE-2019-9513): a burst of 20 for each of 100 streams, and two for each of 100 requests a second.
     pub priorities: Rate,

@@ -24,8 +24,9 @@ struct Bucket {
 
 impl Bucket {
     #[inline]
-    fn charge(&mut self, rate: Rate, now_ns: u64) -> bool {
-        let full_at_ns = self.full_at_ns.max(now_ns).saturating_add(u64::from(rate.interval_ns));
+    fn charge(&mut self, rate: Rate, count: u64, now_ns: u64) -> bool {
+        let cost_ns = count.saturating_mul(u64::from(rate.interval_ns));
+        let full_at_ns = self.full_at_ns.max(now_ns).saturating_add(cost_ns);
         let within = full_at_ns - now_ns <= rate.capacity_ns();
         if within {
             self.full_at_ns = full_at_ns;
@@ -48,8 +49,7 @@ pub enum Charge {
     PeerReset,
     /// RST_STREAM on a closed stream. One per stream is free: [`RateLimit::stream_finished`].
     LateReset,
-    /// The peer caused this side to reset a stream: a stream error, or a refused stream. Or it sent as much on one that is reset, or that
-    /// is ignored because of GOAWAY.
+    /// The peer caused this side to reset a stream: a stream error, or a refused stream. Or it opened one that is ignored because of GOAWAY.
     StreamError,
     /// PING without ACK.
     Ping,
@@ -57,7 +57,7 @@ pub enum Charge {
     Settings,
     /// An empty HEADERS, CONTINUATION or DATA frame that does not end a block or message.
     EmptyFrame,
-    /// A DATA frame with little content that does not end a message.
+    /// A DATA frame with little content that does not end a message. As many of them as a frame that is ignored has content or fields for.
     TinyData,
     /// PRIORITY or PRIORITY_UPDATE.
     Priority,
@@ -134,7 +134,25 @@ impl RateLimit {
     /// The bucket is empty: the connection ends with ENHANCE_YOUR_CALM.
     #[inline]
     pub fn charge(&mut self, charge: Charge, limits: &Limits, now: Duration) -> Result<(), Exceeded> {
-        let within = self.buckets[charge as usize].charge(charge.rate(limits), nanos(now));
+        self.charge_count(charge, 1, limits, now)
+    }
+
+    /// Charges a frame that is ignored, with `len` bytes of content or fields: as many times as DATA frames of
+    /// [`Limits::TINY_DATA_LEN`] have them, and at least once.
+    pub(crate) fn charge_len(&mut self, len: usize, limits: &Limits, now: Duration) -> Result<(), Exceeded> {
+        let count = len.div_ceil(Limits::TINY_DATA_LEN).max(1);
+        self.charge_count(Charge::TinyData, count as u64, limits, now)
+    }
+
+    #[inline]
+    fn charge_count(
+        &mut self,
+        charge: Charge,
+        count: u64,
+        limits: &Limits,
+        now: Duration,
+    ) -> Result<(), Exceeded> {
+        let within = self.buckets[charge as usize].charge(charge.rate(limits), count, nanos(now));
         if within { Ok(()) } else { Err(charge.exceeded()) }
     }
 
@@ -259,6 +277,18 @@ mod tests {
         assert_eq!(rates.charge(Charge::Settings, &limits, Duration::ZERO), Err(Exceeded::Settings));
         let (limits, mut rates) = (Limits::default(), RateLimit::default());
         assert_eq!(rates.charge(Charge::Priority, &limits, Duration::MAX), Ok(()));
+    }
+
+    #[test]
+    fn an_ignored_frame_costs_as_much_as_tiny_frames_of_its_length() {
+        let limits = Limits { tiny_data: Rate::new(100, 1), ..Limits::default() };
+        for (len, accepted) in
+            [(0, 100), (1, 100), (64, 100), (65, 50), (6_400, 1), (6_401, 0), (usize::MAX, 0)]
+        {
+            let (mut rates, now) = (RateLimit::default(), Clock::new().now());
+            let taken = (0..200).take_while(|_| rates.charge_len(len, &limits, now).is_ok()).count();
+            assert_eq!(taken, accepted, "{len}");
+        }
     }
 
     #[test]

@@ -191,12 +191,12 @@ impl Connection {
             if self.streams.is_idle(id) && id.opener() == Some(Role::Server) {
                 return Err(Error::peer(Violation::StreamIdParity, StreamId::CONNECTION));
             }
-            self.receive_late(id, LateFrame::Headers)?;
+            self.receive_late(id, LateFrame::Headers { list_size: self.contexts.fields().list_size() })?;
             return Ok(None);
         }
         let updated = self.streams.use_peer_id(id);
         if self.closing.ignores(id) {
-            return self.ignore_stream(id);
+            return self.ignore_stream();
         }
         if self.contexts.fields().too_large() && !block.self_dependent {
             return self.refuse_fields(block);
@@ -241,10 +241,9 @@ impl Connection {
 
     /// Ignores a stream above the last stream of GOAWAY (RFC 9113 §6.8).
     #[cold]
-    fn ignore_stream(&mut self, id: StreamId) -> Result<Option<Event<'static>>, Error> {
+    fn ignore_stream(&mut self) -> Result<Option<Event<'static>>, Error> {
         // CVE-2025-8671: its fields were decoded, as those of a refused stream are.
         self.charge(Charge::StreamError)?;
-        self.streams.remember_reset(id);
         Ok(None)
     }
 
@@ -293,7 +292,7 @@ impl Connection {
         }
         self.streams.use_peer_id(promised);
         if self.closing.ignores(promised) {
-            return self.ignore_stream(promised);
+            return self.ignore_stream();
         }
         let parent = parent_slot.map(|slot| self.streams.key(slot));
         let limits = self.limits();

@@ -34,12 +34,22 @@ impl Connection {
         }
     }
 
+    /// Why a stream has no record.
+    fn closed(&self, id: StreamId) -> Closed {
+        match self.streams.closed(id) {
+            // This side passes none of its streams over.
+            Closed::Skipped if self.streams.is_local(id) || self.closing.ignores(id) => Closed::Ignored,
+            closed => closed,
+        }
+    }
+
     /// Handles a frame on a stream that has no record. `Ok` if it is ignored.
     #[cold]
     pub(super) fn receive_late(&mut self, id: StreamId, frame: LateFrame) -> Result<(), Error> {
-        match self.streams.closed(id).answer(frame, !self.streams.is_local(id)) {
+        match self.closed(id).answer(frame) {
             Answer::Error(violation) => return Err(Error::peer(violation, id)),
             Answer::Charge(charge) => self.charge(charge)?,
+            Answer::ChargeLen(len) => self.charge_len(len)?,
             Answer::Ignore => {}
         }
         self.streams.ignored(id, frame);
@@ -68,7 +78,7 @@ impl Connection {
             self.apply_close(closed);
             return Ok(Some(Event::Reset { stream, code, error: Some(error) }));
         }
-        if !matches!(self.streams.closed(id), Closed::LocalReset(_)) {
+        if !matches!(self.closed(id), Closed::LocalReset(_) | Closed::Ignored) {
             // RFC 9113 §5.4.2: at most one RST_STREAM for each stream.
             self.streams.remember_reset(id);
             self.out.answer(|out| RstStream { stream_id: id, code }.encode(out));

@@ -564,4 +564,11 @@ impl Connection {
             .charge(charge, &self.config.limits, self.now)
             .map_err(|exceeded: Exceeded| Error::limit(exceeded, StreamId::CONNECTION))
     }
+
+    /// Counts a frame that is ignored by the length of what it has.
+    pub(super) fn charge_len(&mut self, len: usize) -> Result<(), Error> {
+        self.rates
+            .charge_len(len, &self.config.limits, self.now)
+            .map_err(|exceeded| Error::limit(exceeded, StreamId::CONNECTION))
+    }
 }

@@ -2,15 +2,15 @@
 //!
 //! [`Closed::answer`] is the only rule for frames on such streams. Frames that may have been in flight when this side reset the stream
 //! are ignored. How many of them there can be follows from what the peer was granted, not from a time: DATA may fill the window that
-//! the stream had left, however late it is read. A stream above the last one of this side's GOAWAY counts as reset by this side.
+//! the stream had left, however late it is read. Fields are counted by their size, because they are decoded.
 //!
-//! | frame | idle | reset by this side | reset by the peer | ended | skipped or forgotten |
-//! |---|---|---|---|---|---|
-//! | DATA | error | ignored within its window, then counted | stream error | error | stream error |
-//! | HEADERS | error | ignored as often as a message has some, then counted | stream error | error | error of the peer's streams, else stream error |
-//! | RST_STREAM | error | ignored once, then counted | counted | counted | counted |
-//! | WINDOW_UPDATE | error | counted as tiny | counted | counted | counted |
-//! | PUSH_PROMISE | error | ignored | error | error | error |
+//! | frame | idle | reset by this side | ignored | reset by the peer | ended | skipped |
+//! |---|---|---|---|---|---|---|
+//! | DATA | error | ignored within its window, then counted | counted by size | stream error | error | stream error |
+//! | HEADERS | error | counted by size | counted by size | stream error | error | error |
+//! | RST_STREAM | error | ignored once, then counted | counted | counted | counted | counted |
+//! | WINDOW_UPDATE | error | counted as tiny | counted as tiny | counted | counted | counted |
+//! | PUSH_PROMISE | error | ignored | ignored | error | error | error |
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -24,13 +24,16 @@ use crate::rate_limit::Charge;
 pub(crate) enum Closed {
     /// Neither side has used it.
     Idle,
-    /// This side sent RST_STREAM or an answer of the connection itself, or ignores the stream since its GOAWAY.
+    /// This side sent RST_STREAM or an answer of the connection itself.
     LocalReset(LocalReset),
+    /// A stream of this side whose end is forgotten, or one of the peer above the last one of this side's GOAWAY. RFC 9113 §5.1 (closed): any
+    /// frame may have been in flight.
+    Ignored,
     /// The peer sent RST_STREAM.
     PeerReset,
     /// Both sides sent END_STREAM.
     Ended,
-    /// The side that opens it passed it over (RFC 9113 §5.1.1), or the cause is forgotten.
+    /// The peer, which opens it, passed it over (RFC 9113 §5.1.1), or its end is forgotten.
     Skipped,
 }
 
@@ -41,17 +44,6 @@ pub(crate) struct LocalReset {
     pub(crate) window: u32,
     /// Tunnels may have small DATA frames.
     pub(crate) is_tunnel: bool,
-    /// HEADERS that may still arrive.
-    pub(crate) headers: u8,
-}
-
-impl LocalReset {
-    /// An interim response, a response and trailers.
-    const HEADERS_MAX: u8 = 3;
-
-    pub(crate) const fn new(window: u32, is_tunnel: bool) -> Self {
-        Self { window, is_tunnel, headers: Self::HEADERS_MAX }
-    }
 }
 
 /// A frame on a stream without a record.
@@ -62,7 +54,10 @@ pub(crate) enum LateFrame {
         len: u32,
         end_stream: bool,
     },
-    Headers,
+    /// HEADERS with the size of its fields in bytes.
+    Headers {
+        list_size: usize,
+    },
     RstStream,
     WindowUpdate,
     /// PUSH_PROMISE with this stream as its parent.
@@ -75,36 +70,42 @@ pub(crate) enum Answer {
     Ignore,
     /// The frame is ignored and counts towards a rate limit.
     Charge(Charge),
+    /// The frame is ignored and counts as DATA of this length in tiny frames.
+    ChargeLen(usize),
     /// A stream error or a connection error: see [`Violation::answer`].
     Error(Violation),
 }
 
 impl Closed {
-    /// The table at the top of this file. `opened_by_peer` is whether the peer opens streams of this identifier.
-    pub(crate) fn answer(self, frame: LateFrame, opened_by_peer: bool) -> Answer {
+    /// The table at the top of this file.
+    pub(crate) fn answer(self, frame: LateFrame) -> Answer {
         use LateFrame as F;
         match (self, frame) {
             // RFC 9113 §5.1 (idle), §6.4, §6.6, §6.9: a connection error, PROTOCOL_ERROR.
             (Self::Idle, _) => Answer::Error(Violation::FrameOnIdleStream),
             // RFC 9113 §5.1, §5.4.2: frames that were in flight when RST_STREAM was sent.
             (Self::LocalReset(reset), F::Data { len, end_stream }) => reset.answer_data(len, end_stream),
-            (Self::LocalReset(LocalReset { headers: 1.., .. }), F::Headers) => Answer::Ignore,
-            // CVE-2025-8671: their fields are decoded, which costs as much as the fields of a stream that has to be reset.
-            (Self::LocalReset(_), F::Headers) => Answer::Charge(Charge::StreamError),
+            // CVE-2025-8671: their fields are decoded, as those of a stream that has to be reset are.
+            (Self::LocalReset(_) | Self::Ignored, F::Headers { list_size }) => Answer::ChargeLen(list_size),
+            (Self::Ignored, F::Data { len, .. }) => Answer::ChargeLen(len as usize),
             // CVE-2019-9511: it costs work, however many of them are in flight.
-            (Self::LocalReset(_), F::WindowUpdate) => Answer::Charge(Charge::TinyData),
+            (Self::LocalReset(_) | Self::Ignored, F::WindowUpdate) => Answer::Charge(Charge::TinyData),
             // Both sides reset the stream at the same time.
             (Self::LocalReset(_), F::RstStream) => Answer::Ignore,
             // RFC 9113 §6.6: it reserves the promised stream nevertheless.
-            (Self::LocalReset(_), F::PushPromise) => Answer::Ignore,
+            (Self::LocalReset(_) | Self::Ignored, F::PushPromise) => Answer::Ignore,
             // RFC 9113 §5.1 (closed): after RST_STREAM a stream error, STREAM_CLOSED.
-            (Self::PeerReset, F::Data { .. } | F::Headers) => Answer::Error(Violation::FrameAfterReset),
+            (Self::PeerReset, F::Data { .. } | F::Headers { .. }) => {
+                Answer::Error(Violation::FrameAfterReset)
+            }
             // RFC 9113 §5.1 (closed): after END_STREAM a connection error, STREAM_CLOSED.
-            (Self::Ended, F::Data { .. } | F::Headers) => Answer::Error(Violation::FrameOnClosedStream),
+            (Self::Ended, F::Data { .. } | F::Headers { .. }) => {
+                Answer::Error(Violation::FrameOnClosedStream)
+            }
             // RFC 9113 §5.1.1: a new stream below one that has been used.
-            (Self::Skipped, F::Headers) if opened_by_peer => Answer::Error(Violation::StreamIdNotIncreasing),
-            // The cause is forgotten. The frame may still have been in flight, so this is only a stream error.
-            (Self::Skipped, F::Data { .. } | F::Headers) => Answer::Error(Violation::FrameAfterReset),
+            (Self::Skipped, F::Headers { .. }) => Answer::Error(Violation::StreamIdNotIncreasing),
+            // If its end is forgotten, the frame may still have been in flight, so this is only a stream error.
+            (Self::Skipped, F::Data { .. }) => Answer::Error(Violation::FrameAfterReset),
             // RFC 9113 §5.1 (closed): they may have been in flight. Some clients reset a stream that has ended.
             (_, F::RstStream) => Answer::Charge(Charge::LateReset),
             (_, F::WindowUpdate) => Answer::Charge(Charge::WindowUpdate),
@@ -211,7 +212,6 @@ impl ClosedStreams {
             (Reset::Local(local), LateFrame::Data { len, .. }) => {
                 local.window = local.window.saturating_sub(len)
             }
-            (Reset::Local(local), LateFrame::Headers) => local.headers = local.headers.saturating_sub(1),
             _ => {}
         }
     }
@@ -231,56 +231,44 @@ mod tests {
     }
 
     const RESETS_MAX: usize = 256;
-    const LOCAL: LocalReset = LocalReset::new(1_000, false);
+    const LOCAL: LocalReset = LocalReset { window: 1_000, is_tunnel: false };
 
     #[test]
     fn every_frame_has_its_answer() {
-        use Answer::{Charge as Counted, Error, Ignore};
-        use Charge::{EmptyFrame, LateReset, StreamError, TinyData, UnknownFrame, WindowUpdate};
+        use Answer::{Charge as Counted, ChargeLen, Error, Ignore};
+        use Charge::{EmptyFrame, LateReset, TinyData, UnknownFrame, WindowUpdate};
         use Violation::{
             FrameAfterReset, FrameOnClosedStream, FrameOnIdleStream, PushOnClosedStream,
             StreamIdNotIncreasing,
         };
         let frames = [
             LateFrame::Data { len: 64, end_stream: false },
-            LateFrame::Headers,
+            LateFrame::Headers { list_size: 500 },
             LateFrame::RstStream,
             LateFrame::WindowUpdate,
             LateFrame::PushPromise,
         ];
         let [counted, push] = [[Counted(LateReset), Counted(WindowUpdate)], [Error(PushOnClosedStream); 2]];
         let table = [
-            (Closed::Idle, true, [Error(FrameOnIdleStream); 5]),
-            (Closed::LocalReset(LOCAL), true, [Ignore, Ignore, Ignore, Counted(TinyData), Ignore]),
-            (
-                Closed::LocalReset(LocalReset { headers: 0, ..LOCAL }),
-                true,
-                [Ignore, Counted(StreamError), Ignore, Counted(TinyData), Ignore],
-            ),
+            (Closed::Idle, [Error(FrameOnIdleStream); 5]),
+            (Closed::LocalReset(LOCAL), [Ignore, ChargeLen(500), Ignore, Counted(TinyData), Ignore]),
+            (Closed::Ignored, [ChargeLen(64), ChargeLen(500), counted[0], Counted(TinyData), Ignore]),
             (
                 Closed::PeerReset,
-                true,
                 [Error(FrameAfterReset), Error(FrameAfterReset), counted[0], counted[1], push[0]],
             ),
             (
                 Closed::Ended,
-                true,
                 [Error(FrameOnClosedStream), Error(FrameOnClosedStream), counted[0], counted[1], push[0]],
             ),
             (
                 Closed::Skipped,
-                true,
                 [Error(FrameAfterReset), Error(StreamIdNotIncreasing), counted[0], counted[1], push[0]],
             ),
-            (
-                Closed::Skipped,
-                false,
-                [Error(FrameAfterReset), Error(FrameAfterReset), counted[0], counted[1], push[0]],
-            ),
         ];
-        for (closed, opened_by_peer, answers) in table {
+        for (closed, answers) in table {
             for (frame, answer) in frames.into_iter().zip(answers) {
-                assert_eq!(closed.answer(frame, opened_by_peer), answer, "{frame:?} on {closed:?}");
+                assert_eq!(closed.answer(frame), answer, "{frame:?} on {closed:?}");
             }
         }
         // DATA on a stream that this side has reset: length, END_STREAM, on a tunnel.
@@ -294,11 +282,7 @@ mod tests {
             (1_001, false, false, Counted(UnknownFrame)),
         ] {
             let closed = Closed::LocalReset(LocalReset { is_tunnel, ..LOCAL });
-            assert_eq!(
-                closed.answer(LateFrame::Data { len, end_stream }, true),
-                answer,
-                "{len} {end_stream}"
-            );
+            assert_eq!(closed.answer(LateFrame::Data { len, end_stream }), answer, "{len} {end_stream}");
         }
     }
 
@@ -312,10 +296,6 @@ mod tests {
             closed.ignored(id(3), frame);
         }
         closed.ignored(id(5), frame);
-        for headers in [3, 2, 1, 0, 0] {
-            assert_eq!(closed.find(id(3)), Closed::LocalReset(LocalReset { window: 0, headers, ..LOCAL }));
-            closed.ignored(id(3), LateFrame::Headers);
-        }
         assert_eq!(closed.find(id(5)), Closed::Skipped);
     }
 

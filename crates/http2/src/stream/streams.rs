@@ -158,9 +158,10 @@ impl Streams {
         self.closed_streams.ignored(id, frame);
     }
 
-    /// Remembers RST_STREAM for a stream without a record, or that it is ignored: the peer may send as much as a new stream allows.
+    /// Remembers RST_STREAM for a stream without a record: the peer may send as much as a new stream allows.
     pub(crate) fn remember_reset(&mut self, id: StreamId) {
-        self.closed_streams.add_local_reset(id, LocalReset::new(self.recv.window_new(), false));
+        self.closed_streams
+            .add_local_reset(id, LocalReset { window: self.recv.window_new(), is_tunnel: false });
     }
 
     /// Remembers a stream without a record that both sides have ended.
@@ -350,7 +351,7 @@ impl Streams {
     }
 
     fn local_reset(&self, stream: &Stream) -> LocalReset {
-        LocalReset::new(self.recv.window_left(stream), stream.recv == RecvPhase::Tunnel)
+        LocalReset { window: self.recv.window_left(stream), is_tunnel: stream.recv == RecvPhase::Tunnel }
     }
 
     /// Closes a stream that the peer will not process (RFC 9113 §6.8). Nothing is sent.

@@ -482,45 +482,74 @@ fn bomb(stream: u32) -> Frame {
 
 #[test]
 fn headers_on_a_stream_that_was_reset() {
-    // CVE-2025-8671: an interim response, a response and trailers may have been in flight. What follows costs as much as a reset.
-    const BURST: u32 = 10;
+    // CVE-2025-8671: an interim response, a response and trailers may have been in flight. They cost as much as their fields.
     let survives = |frame: &Frame| {
         let mut config = Config::new(Role::Server);
-        config.limits.stream_errors = Rate::new(BURST, 1);
+        config.limits.tiny_data = Rate::new(10_000, 1);
         let mut end = End::with(Role::Server, config);
         let large = [b"\x40", &literal(b"x", &[b'v'; 4_000])[1..]].concat();
         let request = Frame::new(kind::HEADERS, 1, [block(POST), large].concat()).flag(flag::END_HEADERS);
         end.receive(&[hello(), request.to_bytes()].concat());
         end.reset(1);
-        (0..1_000)
+        (0..20_000)
             .take_while(|_| {
                 end.receive(&frame.to_bytes());
                 !end.has_failed()
             })
             .count()
     };
-    for frame in [bomb(1), bomb(1).end_stream(), Frame::headers(1, &[(":status", "200")])] {
-        assert_eq!(survives(&frame), 3 + BURST as usize, "{frame:?}");
-    }
+    let bombs = 10_000 / (16 * (1 + 4_000 + 32_usize)).div_ceil(Limits::TINY_DATA_LEN);
+    let frames = [bomb(1), bomb(1).end_stream(), Frame::headers(1, &[(":status", "200")])];
+    assert_eq!(frames.map(|frame| survives(&frame)), [bombs, bombs, 10_000]);
 }
 
 #[test]
 fn responses_to_many_cancelled_requests() {
-    // They were in flight: a client may cancel all of its requests at once.
+    // They were in flight: a client may cancel all of its requests at once, more than it remembers.
     let mut config = Config::new(Role::Client);
     config.limits.stream_errors = Rate::new(1, 1);
     let mut end = End::with(Role::Client, config);
     end.receive(&join(&[Frame::settings(&[]), Frame::settings_ack()]));
-    let streams: Vec<_> = (0..1_000).map(|_| end.request()).collect();
+    let streams: Vec<_> = (0..3_000).map(|_| end.request()).collect();
+    assert!(streams.len() > 2 * LIMITS.resets_remembered_max);
     streams.iter().for_each(|&stream| end.reset(stream));
+    let before = end.sent().len();
     for stream in streams {
         end.receive(&join(&[
             Frame::headers(stream, &[(":status", "103")]),
             Frame::headers(stream, &[(":status", "200")]),
+            Frame::data(stream, "late"),
             Frame::headers(stream, &[("a", "b")]).end_stream(),
         ]));
     }
     assert!(!end.has_failed());
+    assert!(end.sent()[before..].iter().all(|frame| frame.kind == kind::WINDOW_UPDATE && frame.stream == 0));
+}
+
+#[test]
+fn requests_above_goaway_are_not_forgotten() {
+    let mut config = Config::new(Role::Server);
+    config.limits.resets_remembered_max = 2;
+    let mut end = End::with(Role::Server, config);
+    end.receive(&[hello(), Frame::post(1).to_bytes()].concat());
+    shut_down(&mut end);
+    let late = (1..10).map(|n| 2 * n + 1);
+    late.clone().for_each(|stream| end.receive(&Frame::post(stream).to_bytes()));
+    let before = end.sent().len();
+    for stream in late {
+        let trailers = Frame::headers(stream, &[("a", "b")]).end_stream();
+        end.receive(&join(&[Frame::data(stream, "late"), trailers]));
+    }
+    assert!(!end.has_failed());
+    assert_eq!(end.sent().len(), before);
+}
+
+/// Begins a shutdown. The peer acknowledges its PING.
+fn shut_down(end: &mut End) {
+    end.connection.shutdown();
+    end.drain();
+    let ping = end.sent().into_iter().rfind(|frame| frame.kind == kind::PING).unwrap();
+    end.receive(&ping.flag(flag::ACK).to_bytes());
 }
 
 #[test]
@@ -531,7 +560,7 @@ fn streams_above_the_last_one_of_goaway() {
         let mut config = Config::new(role);
         config.settings.enable_push = true;
         config.limits.stream_errors = Rate::new(BURST, 1);
-        config.limits.empty_frames = Rate::new(BURST, 1);
+        config.limits.tiny_data = Rate::new(BURST, 1);
         let mut end = End::with(role, config);
         match role {
             Role::Server => end.receive(&[hello(), Frame::post(1).to_bytes()].concat()),
@@ -540,10 +569,7 @@ fn streams_above_the_last_one_of_goaway() {
                 assert_eq!(end.request(), 1);
             }
         }
-        end.connection.shutdown();
-        end.drain();
-        let ping = end.sent().into_iter().rfind(|frame| frame.kind == kind::PING).unwrap();
-        end.receive(&ping.flag(flag::ACK).to_bytes());
+        shut_down(&mut end);
         (0..1_000)
             .take_while(|&n| {
                 end.receive(&frame(n).to_bytes());
@@ -555,9 +581,11 @@ fn streams_above_the_last_one_of_goaway() {
     assert_eq!(survives(Role::Server, &|n| Frame::get(2 * n + 3)), burst);
     assert_eq!(survives(Role::Client, &|n| Frame::push_promise(1, 2 * n + 2, GET)), burst);
     let request_and = |frame: Frame| move |n| if n == 0 { Frame::post(3) } else { frame.clone() };
-    // The request, and its trailers as on every stream that was reset.
-    assert_eq!(survives(Role::Server, &request_and(Frame::headers(3, &[("a", "b")]))), burst + 3);
+    // The request, and as much as its content and its trailers have.
+    assert_eq!(survives(Role::Server, &request_and(Frame::headers(3, &[("a", "b")]))), 1 + burst);
     assert_eq!(survives(Role::Server, &request_and(Frame::data(3, ""))), 1 + burst);
+    let long = "d".repeat(5 * Limits::TINY_DATA_LEN);
+    assert_eq!(survives(Role::Server, &request_and(Frame::data(3, long))), 1 + burst / 5);
 }
 
 #[test]
