@@ -286,7 +286,7 @@ impl Connection {
                 if header.kind == Kind::DATA {
                     return self.begin_data(&header, input, at + FrameHeader::LEN);
                 }
-                if header.kind == Kind::HEADERS && self.contexts.decoded_len() > self.config.decoded_len_max {
+                if self.contexts.decoded_len() > self.config.decoded_len_max {
                     return Ok((at, None));
                 }
                 if let Some(payload) = after.get(..len) {

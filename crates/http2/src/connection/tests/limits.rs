@@ -149,6 +149,27 @@ fn unread_answers_of_every_kind_stop_reading() {
     }
 }
 
+#[test]
+fn a_call_decodes_fields_of_promises_up_to_a_length() {
+    let mut config = Config::new(Role::Client);
+    config.settings.enable_push = true;
+    config.decoded_len_max = 0;
+    let (mut client, mut server) = ends_with(config, Config::new(Role::Server));
+    settle(&mut client, &mut server);
+    ask(&mut client, &mut server);
+    let promises: Vec<_> =
+        (1..=8).map(|n| Frame::push_promise(1, 2 * n, wireloom_testing::http2::GET)).collect();
+    let bytes = join(&promises);
+    let mut rest = &bytes[..];
+    for n in 1..=8 {
+        let (taken, event) = client.handle_input(Duration::ZERO, rest).unwrap();
+        assert!(matches!(event, Some(Event::Promise { .. })), "{n}: {event:?}");
+        rest = &rest[taken..];
+        assert!(matches!(client.handle_input(Duration::ZERO, rest), Ok((0, None))), "{n}");
+        assert!(client.take_decoded_len() > 0);
+    }
+}
+
 // The fields of a stream that is refused are decoded too, and no event reports them.
 #[test]
 fn a_call_decodes_fields_up_to_a_length() {
