@@ -66,8 +66,8 @@ pub struct Limits {
     pub field_block_len_max: usize,
     /// Fields in one list. The limit on the size would allow 2,000 minimal fields, each with its own cost (CVE-2019-9516).
     pub fields_max: usize,
-    /// Reset streams that this side remembers, so that frames in flight are not errors. The oldest are forgotten first; on those that this
-    /// side has opened frames are no errors nevertheless.
+    /// Reset streams that this side remembers. The oldest are forgotten first: frames on all streams up to those are ignored then, because
+    /// they may have been in flight.
     pub resets_remembered_max: usize,
     /// Requests of the caller that wait for the peer's SETTINGS_MAX_CONCURRENT_STREAMS.
     pub queued_opens_max: usize,
@@ -114,7 +114,7 @@ pub struct Limits {
     /// DATA frames of less than [`Limits::TINY_DATA_LEN`] bytes that do not end a message, and on streams that this side has
     /// reset WINDOW_UPDATE too. Streams of small messages have high rates, so the limit is high. Tunnels are not counted. HEADERS on streams
     /// that this side has reset count once for every [`Limits::TINY_DATA_LEN`] bytes of their fields, and so does what arrives on streams that are
-    /// ignored because of GOAWAY, and on streams of this side whose end is forgotten: all of them may have been in flight.
+    /// ignored because of GOAWAY, or whose end is forgotten: all of them may have been in flight.
     pub tiny_data: Rate,
     /// PRIORITY and PRIORITY_UPDATE (CVE-2019-9513): a burst of 20 for each of 100 streams, and two for each of 100 requests a second.
     pub priorities: Rate,

@@ -26,8 +26,8 @@ pub(crate) enum Closed {
     Idle,
     /// This side sent RST_STREAM or an answer of the connection itself.
     LocalReset(LocalReset),
-    /// A stream of this side whose end is forgotten, or one of the peer above the last one of this side's GOAWAY. RFC 9113 §5.1 (closed): any
-    /// frame may have been in flight.
+    /// A stream of this side whose end is forgotten, or one of the peer above the last one of this side's GOAWAY, or any up to one whose reset
+    /// is forgotten. RFC 9113 §5.1 (closed): any frame may have been in flight.
     Ignored,
     /// The peer sent RST_STREAM.
     PeerReset,
@@ -151,6 +151,8 @@ pub(crate) struct ClosedStreams {
     /// The keys of `resets`, the oldest first.
     reset_order: VecDeque<StreamId>,
     resets_max: usize,
+    /// The highest stream that this side has reset and that is not in `resets` any more.
+    forgotten: StreamId,
 }
 
 impl ClosedStreams {
@@ -162,6 +164,7 @@ impl ClosedStreams {
             resets: BTreeMap::new(),
             reset_order: VecDeque::new(),
             resets_max,
+            forgotten: StreamId::CONNECTION,
         }
     }
 
@@ -182,23 +185,26 @@ impl ClosedStreams {
     }
 
     fn add(&mut self, id: StreamId, reset: Reset) {
-        if self.resets_max == 0 || self.resets.insert(id, reset).is_some() {
+        if self.resets.insert(id, reset).is_some() {
             return;
         }
-        if self.reset_order.len() == self.resets_max
-            && let Some(oldest) = self.reset_order.pop_front()
-        {
-            self.resets.remove(&oldest);
-        }
         self.reset_order.push_back(id);
+        if self.reset_order.len() > self.resets_max
+            && let Some(oldest) = self.reset_order.pop_front()
+            && let Some(Reset::Local(_)) = self.resets.remove(&oldest)
+        {
+            self.forgotten = self.forgotten.max(oldest);
+        }
     }
 
-    /// Why a stream was closed; [`Closed::Skipped`] if it is not remembered.
+    /// Why a stream was closed. If that is not remembered, [`Closed::Ignored`] where it may be a reset of this side, else
+    /// [`Closed::Skipped`].
     pub(crate) fn find(&self, id: StreamId) -> Closed {
         match self.resets.get(&id) {
             Some(Reset::ByPeer) => Closed::PeerReset,
             Some(&Reset::Local(reset)) => Closed::LocalReset(reset),
             None if self.finished.contains(&id) => Closed::Ended,
+            None if id <= self.forgotten => Closed::Ignored,
             None => Closed::Skipped,
         }
     }
@@ -335,12 +341,29 @@ mod tests {
         let capacity = closed.reset_order.capacity();
         closed.shrink();
         assert!(closed.reset_order.capacity() < capacity, "the queue had grown to {capacity}");
-        assert_eq!(closed.find(id(3)), Closed::Skipped);
+        assert_eq!(closed.find(id(3)), Closed::Ignored);
         for n in 2..5 {
             assert_eq!(closed.find(id(2 * n + 1)), Closed::LocalReset(LOCAL));
         }
         assert_eq!(closed.find(id(11)), Closed::Ended);
-        ClosedStreams::new(0).add_local_reset(id(1), LOCAL);
+    }
+
+    #[test]
+    fn streams_up_to_one_whose_reset_is_forgotten_are_ignored() {
+        let find = |resets_max: usize, resets: &[u32]| {
+            let mut closed = ClosedStreams::new(resets_max);
+            resets.iter().for_each(|&stream| closed.add_local_reset(id(stream), LOCAL));
+            [1, 3, 5, 7, 9].map(|stream| closed.find(id(stream)))
+        };
+        let (known, ignored, skipped) = (Closed::LocalReset(LOCAL), Closed::Ignored, Closed::Skipped);
+        assert_eq!(find(0, &[5]), [ignored, ignored, ignored, skipped, skipped]);
+        assert_eq!(find(2, &[5, 7]), [skipped, skipped, known, known, skipped]);
+        assert_eq!(find(2, &[5, 3, 9]), [ignored, known, ignored, skipped, known]);
+        assert_eq!(find(2, &[5, 3, 9, 7]), [ignored, ignored, ignored, known, known]);
+        // The peer resets what it does not use any more.
+        let mut closed = ClosedStreams::new(0);
+        closed.add_peer_reset(id(5));
+        assert_eq!([3, 5].map(|stream| closed.find(id(stream))), [skipped; 2]);
     }
 
     #[test]
@@ -353,7 +376,8 @@ mod tests {
         assert_eq!(closed.find(id(1)), Closed::LocalReset(LOCAL));
         // It takes the place of the first one.
         closed.add_local_reset(id(5), LOCAL);
-        assert_eq!([1, 3, 5].map(|n| closed.find(id(n)) != Closed::Skipped), [false, true, true]);
+        let expected = [Closed::Ignored, Closed::PeerReset, Closed::LocalReset(LOCAL)];
+        assert_eq!([1, 3, 5].map(|n| closed.find(id(n))), expected);
     }
 
     #[test]
@@ -362,7 +386,7 @@ mod tests {
         for n in 0..20 {
             closed.add_local_reset(id(2 * n + 1), LOCAL);
             for back in 0..5.min(n + 1) {
-                let known = closed.find(id(2 * (n - back) + 1)) != Closed::Skipped;
+                let known = closed.find(id(2 * (n - back) + 1)) != Closed::Ignored;
                 assert_eq!(known, back < 3, "{back} before {n}");
             }
         }
