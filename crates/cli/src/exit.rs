@@ -41,7 +41,7 @@ Exit codes:
   7  TLS failed: the certificate is not trusted, or there is no protocol in common
   130, 143  SIGINT or SIGTERM ended a load, whose result up to then is printed; serve before it
      listened; connect before its connection was open or the response complete; or, the second time,
-     connect, inspect --follow and load while nobody reads their output
+     connect, inspect --follow and load whose output is not read
 "
     };
 }

@@ -115,13 +115,13 @@ pub struct ClientConfig {
     /// Pages that were loaded from an IP address or `localhost` of this server may always connect, and so may clients that are no
     /// browsers. Event streams and HTTP streams, whose requests may have no `Origin`, are also refused if `Host` names another domain.
     pub allowed_origins: Vec<String>,
-    /// Proxies whose `X-Forwarded-For` is believed, as addresses or networks such as `10.1.0.0/16`. The client is the last address in it that
-    /// is none of these; "0.0.0.0" stands for peers without an address: those of a Unix socket, and in a tower stack those of every request
-    /// without a `Peer`, whose clients then could invent addresses. It takes the place of the proxy's address where anonymous clients of
-    /// an address are limited, and where the hub says which client is slow.
+    /// Proxies whose `X-Forwarded-For` is trusted, as addresses or networks such as `10.1.0.0/16`. The client is the last address in it
+    /// that is none of these; "0.0.0.0" means peers without an address: those of a Unix socket, and in a tower stack every request without
+    /// a `Peer`, whose clients could then forge addresses. Limits of anonymous clients use this address, and so do logs and lists of slow
+    /// clients.
     #[serde(with = "networks")]
     pub trusted_proxies: Vec<IpNet>,
-    /// Each connection of a user is subscribed to the channel `#USER`, which a backend publishes into to reach one user.
+    /// Each connection of a user is subscribed to the channel `#USER`. The backend publishes into it to reach one user.
     pub personal_channel: bool,
     /// The namespace of these channels; empty for the default one.
     pub personal_channel_namespace: String,
@@ -129,7 +129,7 @@ pub struct ClientConfig {
     pub connections_max: usize,
     /// The maximum number of connections of one user on the node; 0 means no limit.
     pub connections_per_user_max: usize,
-    /// The maximum number of subscriptions of all connections of one user on the node, those that its tokens or the backend name included; 0
+    /// The maximum number of subscriptions of all connections of one user on the node, including those named by tokens or the backend; 0
     /// means no limit.
     pub channels_per_user_max: usize,
 }
@@ -181,11 +181,11 @@ pub struct TransportsConfig {
     pub sse: bool,
     /// `/connection/http_stream`, and `/emulation` for its commands: streamed responses for clients without WebSocket.
     pub http_stream: bool,
-    /// `/connection/uni_websocket`: pushes alone, over WebSocket.
+    /// `/connection/uni_websocket`: only pushes, over WebSocket.
     pub uni_websocket: bool,
-    /// `/connection/uni_sse`: pushes alone, as server-sent events.
+    /// `/connection/uni_sse`: only pushes, as server-sent events.
     pub uni_sse: bool,
-    /// `/connection/uni_http_stream`: pushes alone, in a streamed response.
+    /// `/connection/uni_http_stream`: only pushes, in a streamed response.
     pub uni_http_stream: bool,
 }
 
@@ -272,9 +272,9 @@ pub struct ProxyConfig {
     pub headers: HashMap<String, String>,
     /// The names of header fields of the client's own request that are forwarded, such as `cookie`. No others are.
     pub forward_headers: Vec<String>,
-    /// The names of header fields that clients may give in the `headers` of their connect command, such as `authorization`: browsers
-    /// cannot set those of a WebSocket. They are forwarded where the request has none of the name in `forward_headers`. A client gives
-    /// them any value, whatever is between it and the hub: list none that a proxy in front of the hub sets.
+    /// The names of header fields that clients may give in the `headers` of their connect command, such as `authorization`: browsers cannot
+    /// set those of a WebSocket. They are forwarded where the request has none of the name in `forward_headers`. A client can give them any
+    /// value, and a proxy in front of the hub cannot change it: list none that such a proxy sets.
     pub emulated_headers: Vec<String>,
     /// Requests have the `meta` that a token, or the result of `connect` or `refresh`, has attached to the connection. Those of `connect`
     /// have none.
@@ -343,17 +343,18 @@ pub(crate) const POSITION_TTL: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HistoryConfig {
-    /// The maximum number of channels with history on a node. Clients may use nine tenths of them; the rest is for the server API. A quarter of
-    /// what the others leave of these may count to a user, and a thousandth of them always; the anonymous clients of an address are one user.
-    /// A channel that a client has published into counts to one of its subscribers, or to the client if there is none, or none of the 16 that
-    /// were looked at has room left. A node counts from its start on, and alone: what several nodes keep in Redis or NATS has no other limit.
+    /// The maximum number of channels with history on a node. Clients may use nine tenths of them; the rest is for the server API. A
+    /// quarter of what the others leave of these may count to a user, and a thousandth of them always; the anonymous clients of an address
+    /// are one user. A channel that a client has published into counts to one of its subscribers, or to the client if there is none, or
+    /// none of the 16 that were looked at has room left. Each node counts the channels that it has used since its start; there is no limit
+    /// on the channels of all nodes in Redis or NATS.
     pub channels_max: usize,
-    /// Bytes of publications in memory, of all channels together. Near the limit those of the channels that nothing was published into
-    /// for the longest time are dropped, at the limit the oldest of the channel that is published into.
+    /// Bytes of publications in memory, of all channels together. Near the limit, the longest histories lose their oldest publications; at
+    /// the limit, the history that is published into.
     #[serde(with = "size")]
     pub len_max: usize,
-    /// How long positions of channels are kept, where a namespace has no `history_meta_ttl` of its own. Takes effect with the next
-    /// publication, also when the configuration is read again.
+    /// How long positions of channels are kept, unless `history_meta_ttl` of the namespace is set. Takes effect with the next publication,
+    /// also when the configuration is read again.
     #[serde(with = "duration")]
     pub meta_ttl: Duration,
 }
@@ -368,8 +369,8 @@ impl Default for HistoryConfig {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineConfig {
-    /// How the names of this hub begin in Redis and in NATS: two hubs that share a server, such as production and staging, have different
-    /// ones. The nodes of a hub have the same. Up to 32 ASCII letters, digits and `-`. A node in memory or on disk has no use for it.
+    /// The prefix of this hub's names in Redis and NATS: the same for all nodes of a hub, and different for two hubs that share a server,
+    /// such as production and staging. Up to 32 ASCII letters, digits and `-`. Engines in memory and on disk ignore it.
     pub prefix: String,
 }
 
@@ -383,7 +384,7 @@ impl Default for EngineConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
-    /// None by this setting: the token of a subscription lets one subscribe, whatever this is, and the server API may do all.
+    /// No client by this setting. With every value, the token of a subscription permits subscribing, and the server API may do everything.
     #[default]
     Token,
     /// Those with a user that are subscribed to the channel. For `subscribe`, the same as `client`.
@@ -416,9 +417,9 @@ pub struct ChannelOptions {
     /// How long each is kept.
     #[serde(with = "duration")]
     pub history_ttl: Duration,
-    /// How long the position of a channel, which is its epoch and offset, is kept after the last publication. Until then a client that
-    /// has missed nothing recovers, although every publication has expired; after it such a client is told that it cannot. "0s" means
-    /// `meta_ttl` of [`HistoryConfig`]. At least `history_ttl`.
+    /// How long the position of a channel, which is its epoch and offset, is kept after the last publication. Until then a client that has
+    /// missed nothing recovers, even if every publication has expired; later it receives `recovered: false`. "0s" means `meta_ttl` of
+    /// [`HistoryConfig`]. At least `history_ttl`.
     #[serde(with = "duration")]
     pub history_meta_ttl: Duration,
     /// Clients can recover missed publications, even if they did not ask for that when they subscribed.
@@ -428,7 +429,7 @@ pub struct ChannelOptions {
     /// The kinds of deltas that clients may ask for. This needs a history, because a delta is relative to the previous
     /// publication.
     pub allowed_delta_types: Vec<DeltaType>,
-    /// Clients may ask for the publications with certain tags alone. They receive no deltas then.
+    /// Clients may restrict a subscription to publications with certain tags. They then receive no deltas.
     pub allow_tags_filter: bool,
     /// An endpoint decides who subscribes without a token, instead of `subscribe`: `true` for `[proxy.subscribe]`, or the name of an
     /// `[[endpoint]]`.
@@ -457,19 +458,19 @@ pub struct ChannelOptions {
     pub publish: Access,
     /// The clients that may list and count clients.
     pub presence_access: Access,
-    /// The clients that may read the history by the command `history`. It keeps nothing from subscribers: a client that may subscribe
-    /// may recover what is kept after any position, the beginning included, whether or not it was subscribed then.
+    /// The clients that may read the history by the command `history`. It does not restrict subscribers: a client that may subscribe may
+    /// recover all publications of the history, also those from before its first subscription.
     pub history_access: Access,
     /// The maximum number of the namespace's channels with history that clients may have open on a node, which count to users and leave
     /// shares to others as in [`HistoryConfig`]; 0 means no limit but that one.
     pub channels_max: usize,
-    /// The maximum rate of a connection's publications, per second, after a burst of one second's worth; 0 means no limit. The hub
-    /// does not read from a connection that is faster, so that the publisher waits and not the readers.
+    /// The maximum rate of a connection's publications, per second, after a burst of one second's worth; 0 means no limit. The hub stops
+    /// reading from a connection that is faster, so that its publisher waits.
     pub publications_per_s_max: u32,
     /// The same limit in bytes of payload per second.
     #[serde(with = "size")]
     pub publication_bytes_per_s_max: usize,
-    /// Origins whose pages may use the channels in any way, with the same forms; if empty, all that may connect.
+    /// Origins whose pages may use the channels, in the same forms as `allowed_origins` of `[client]`; if empty, all that may connect.
     pub allowed_origins: Vec<String>,
 }
 

@@ -180,14 +180,14 @@ pub(crate) fn rendered(value: &Value) -> String {
 #[must_use]
 pub fn reference() -> String {
     let mut page = String::from(
-        "# Hub: all settings\n\nThe file of `wireloom serve --hub FILE`, by section, with defaults; `wireloom hub config` prints the same. \
-         Times are texts such as\n`\"25s\"`, at most 100 years; sizes are bytes, or texts such as `\"64K\"`, `\"1G\"`. Each setting can also be given by an environment \
-         variable: `WIRELOOM_HUB_`, the\nsection and the name, as `WIRELOOM_HUB_CLIENT_ANONYMOUS=true`; it replaces the one of the file. Variables that Kubernetes makes \
-         for a Service\nnamed `wireloom-hub`, such as `WIRELOOM_HUB_SERVICE_HOST`, are left out.\n\n\
+        "# Hub: all settings\n\n\
+         The file of `wireloom serve --hub FILE`, by section, with defaults; `wireloom hub config` prints the same. Times are texts such as\n\
+         `\"25s\"`, at most 100 years; sizes are bytes, or texts such as `\"64K\"`, `\"1G\"`. An environment variable replaces a setting of the file:\n\
+         `WIRELOOM_HUB_`, the section and the name, as in `WIRELOOM_HUB_CLIENT_ANONYMOUS=true`. Variables that Kubernetes makes for a Service\n\
+         named `wireloom-hub`, such as `WIRELOOM_HUB_SERVICE_HOST`, are ignored.\n\n\
          A `[[namespace]]` has a `name` and the settings of `[channel]`, which is the namespace of channels without a colon. An `[[endpoint]]` has a `name` and\n\
-         the settings of [`[proxy.connect]`](#proxyconnect); namespaces choose it by its name, and so does `[rpc_namespaces]` for methods: `billing = \"NAME\"` for\n\
-         those that begin with `billing:`, where `true` is the endpoint of `[rpc]`, and `false` is none. All three are in the file alone: no variable makes one\n\
-         or changes it.\n",
+         the settings of [`[proxy.connect]`](#proxyconnect). Namespaces refer to it by its name, and so does `[rpc_namespaces]`: `billing = \"NAME\"` is for\n\
+         methods that begin with `billing:`; `true` is the endpoint of `[rpc]`, and `false` is none. No environment variables set these three.\n",
     );
     let mut last = "";
     for (setting, index) in settings().iter().zip(0..) {

@@ -308,7 +308,7 @@ pub(crate) struct Messages {
     /// Send binary messages instead of text; the default for every --in but lines
     #[arg(long)]
     pub(crate) binary: bool,
-    /// Send text messages, whatever --in is
+    /// Send text messages, with any --in
     #[arg(long, conflicts_with = "binary")]
     pub(crate) text: bool,
     /// How the input is split into messages
@@ -372,7 +372,7 @@ pub(crate) struct Request {
     /// The content: a text, @FILE, or @- for the standard input, which is sent as it is read
     #[arg(long, short = 'd', value_name = "DATA", allow_hyphen_values = true)]
     pub(crate) data: Option<String>,
-    /// Ask for the head alone (HEAD), and print it
+    /// Request only the head (HEAD), and print it
     #[arg(long, short = 'I', conflicts_with_all = ["method", "data"])]
     pub(crate) head: bool,
     /// How long the head of the response may take; 30s by default

@@ -39,11 +39,10 @@ Exit codes:
   1  there is no file, it cannot be read, or a server uses it
   5  the file is damaged, some publications cannot be read, or the output cannot be written
 
-A damaged file keeps `serve` from starting. Restore it from a backup; salvage what is left of it; or
-set it aside: the next start then begins without histories, and clients that reconnect are told that
-they cannot recover. Salvaging helps with damage in the middle of the file. One that was truncated
-has usually lost the roots of the database, which are often at its end: then nothing can be
-salvaged.
+`serve` does not start with a damaged file. Restore it from a backup, salvage its readable part, or
+set it aside: the next start then begins without histories, and clients that reconnect receive
+`recovered: false`. Salvaging helps with damage in the middle of the file. From a truncated file
+usually nothing can be read, because the roots of the database are often at its end.
 
 Try it:
   wireloom hub check /var/lib/wireloom

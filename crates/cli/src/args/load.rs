@@ -52,8 +52,7 @@ Steps of --script, one a line; each connection repeats them:
   send-binary HEX       send a binary message
   expect TEXT           the next message is this text
   expect-prefix TEXT    the next message begins with this text
-  expect-any            the next message, whatever it is; one that is not there within --timeout
-                        ends the round
+  expect-any            any next message; without one within --timeout the round ends
   wait TIME             pause
   # COMMENT
 
@@ -104,14 +103,14 @@ pub(crate) struct Load {
     /// Add a header; may be repeated. Host and Origin replace the usual ones
     #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = value::header, allow_hyphen_values = true)]
     pub(crate) header: Vec<(String, String)>,
-    /// Give each connection a token of its own, one a line of this file. {token} in the URL and in headers is replaced; if there is
+    /// Give each connection its own token, a line of this file. {token} in the URL and in headers is replaced; if there is
     /// none, `Authorization: Bearer` is sent
     #[arg(long, value_name = "FILE")]
     pub(crate) tokens: Option<PathBuf>,
     /// Offer a subprotocol; may be repeated, the preferred one first
     #[arg(long, value_name = "NAME")]
     pub(crate) subprotocol: Vec<String>,
-    /// Use WebSocket over HTTP/2 (RFC 8441), each over a connection of its own: by ALPN for wss://, by prior knowledge for ws://
+    /// Use WebSocket over HTTP/2 (RFC 8441), each over its own connection: by ALPN for wss://, by prior knowledge for ws://
     #[arg(long)]
     pub(crate) http2: bool,
     /// Requests over HTTP/1.1, one at a time on each connection

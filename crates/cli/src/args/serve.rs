@@ -23,7 +23,7 @@ Routes with --hub, and without it:
                 the same for clients without WebSocket
   /connection/uni_websocket, /connection/uni_http_stream, /connection/uni_sse
                 channels for clients that only receive
-  /livez        answers ok while the server does: for whatever restarts it or sends clients to it
+  /livez        answers ok while the server runs: for supervisors and load balancers
   /healthz      the same, but 503 while the engine (disk, NATS, Redis) fails
 
 Routes with --dir:
@@ -215,7 +215,7 @@ pub(crate) struct HttpLimits {
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) max_per_address: Option<usize>,
     /// Proxies of this address or network, such as 10.1.0.0/16, send a header of the PROXY protocol (version 1 or 2) first, and the client
-    /// that it names is counted and logged. They must send it; a header from another address is an error. 0.0.0.0 stands for the peers of a Unix socket.
+    /// that it names is counted and logged. They must send it; a header from another address is an error. 0.0.0.0 means the peers of a Unix socket.
     /// May be repeated
     #[arg(long, value_name = "NETWORK", value_parser = value::network)]
     pub(crate) proxy_protocol_from: Vec<IpNet>,
