@@ -22,7 +22,7 @@ use crate::headers::Headers;
 use crate::http1::{BodyReceiver, Content};
 #[cfg(feature = "http2")]
 use crate::http2::RecvStream;
-use crate::memory::{Account, Category};
+use crate::memory::{Account, Category, Reservation};
 
 /// Capacity of the channel of a [`BodySender`], in chunks.
 const CHANNEL_LEN: usize = 4;
@@ -72,6 +72,8 @@ struct StreamOptions {
     trailers: Option<Headers>,
     /// The connection's memory, which collected content is part of.
     account: Account,
+    /// The memory of the collected content. Its handler has it for as long as it has the body, in general.
+    collected: Option<Reservation>,
 }
 
 /// A deadline for the peer. Time in which the server does not read, or does not run, does not count.
@@ -418,7 +420,10 @@ impl Body {
         let mut reservation = self.options.get_or_insert_default().account.reservation(Category::Body);
         loop {
             let next = poll_fn(|cx| self.poll_collected(&mut deadline, cx)).await.transpose()?;
-            let Some(next) = next else { return Ok(collected.freeze()) };
+            let Some(next) = next else {
+                self.options.get_or_insert_default().collected = Some(reservation);
+                return Ok(collected.freeze());
+            };
             if next.len() > len_max - collected.len() {
                 return Err(HttpError::TooLarge);
             }
@@ -426,6 +431,7 @@ impl Body {
             let seconds = |len| (len / BYTES_PER_SECOND_MIN) as u64;
             let before = seconds(collected.len());
             collected.extend_from_slice(&next);
+            reservation.set(collected.capacity());
             if let Some(deadline) = &mut deadline {
                 deadline.extend(Duration::from_secs(seconds(collected.len()) - before));
             }
@@ -648,6 +654,23 @@ mod tests {
     use crate::memory::Memory;
 
     const TIMEOUT: Duration = Duration::from_secs(10);
+
+    // A handler may wait for others with the content of its request.
+    #[tokio::test]
+    async fn collected_content_counts_until_its_body_is_dropped() {
+        let memory = Memory::new(1 << 20);
+        let account = memory.account();
+        let bodies = || memory.stats().bodies;
+        let (mut sender, body) = Body::channel();
+        let mut body = body.with_account(&account);
+        sender.send(vec![0; 100_000]).await.unwrap();
+        drop(sender);
+        let content = body.bytes().await.unwrap();
+        assert_eq!(content.len(), 100_000);
+        assert!(bodies() >= 100_000, "{}", bodies());
+        drop(body);
+        assert_eq!(bodies(), 0);
+    }
 
     // Others hold the memory for a minute. Then the peer has the rest of its time.
     #[tokio::test(start_paused = true)]

@@ -36,7 +36,12 @@ impl Connection {
         loop {
             let may_read = if secured || io.tells_readiness() {
                 let ready = timeouts.within(&mut deadline, Phase::Draining, |cx| io.poll_read_ready(cx));
-                ready.await.ok()?.is_ok()
+                match ready.await {
+                    Ok(ready) => ready.is_ok(),
+                    // As for the requests after the first.
+                    Err(Stopped::Phase) => timeouts.polled_again(|cx| io.poll_read_ready(cx)).await?.is_ok(),
+                    Err(Stopped::TimedOut) => return None,
+                }
             } else {
                 let reading = timeouts.within(&mut deadline, Phase::Draining, |cx| {
                     poll_read_at_most(cx, io, bytes, READ_LEN_MAX)
@@ -82,12 +87,17 @@ impl Connection {
         }
     }
 
-    /// Accepts TLS. `None` when that fails or takes too long, or the client does not use TLS.
+    /// Accepts TLS. `None` when that fails or takes too long, or the client does not use TLS: its refusal needs no permit.
     #[cfg(feature = "tls")]
-    pub(super) async fn secure(mut self, tls: &ServerTls) -> Option<Self> {
+    pub(super) async fn secure(
+        mut self,
+        tls: &ServerTls,
+        handshaking: Handshaking,
+    ) -> Option<(Self, Handshaking)> {
         let failed = &self.registry.clone().counters.tls_failed;
         if !self.bytes.is_empty() {
             failed.fetch_add(1, Ordering::Relaxed);
+            drop(handshaking);
             self.refuse(400, "this port requires TLS: use https:// or wss://").await;
             return None;
         }
@@ -109,7 +119,8 @@ impl Connection {
             config: origin.config.clone(),
             account: origin.account.clone(),
         });
-        Some(Self { io, origin, config, registry, registration, timeouts, bytes, bytes_memory })
+        let secured = Self { io, origin, config, registry, registration, timeouts, bytes, bytes_memory };
+        Some((secured, handshaking))
     }
 }
 

@@ -42,8 +42,8 @@ pub struct ServerConfig {
     /// ```
     pub proxy_protocol_from: Vec<IpNet>,
     /// Connections at once that are in the TLS handshake or within their first head. Further ones wait, for at most
-    /// `handshake_timeout`. 10,000: a TLS handshake costs up to 40 KiB, and slow clients must open a thousand a second to block
-    /// others.
+    /// `handshake_timeout`. 10,000: a TLS handshake costs up to 40 KiB, and slow clients must open 500 connections a second to
+    /// block others.
     pub handshakes_max: usize,
     /// How long TLS and the head of a request may take, each. Time in which the server does not run does not count. 10 s.
     pub handshake_timeout: Duration,

@@ -287,10 +287,13 @@ impl Connection {
             }
             // A request that has started is answered, also while the server shuts down.
             let end = if quiet { Phase::Draining } else { Phase::Aborted };
-            match timeouts
-                .within(&mut deadline, end, |cx| poll_read_at_most(cx, io, bytes, READ_LEN_MAX))
-                .await
-            {
+            let mut read = |cx: &mut Context<'_>| poll_read_at_most(cx, io, bytes, READ_LEN_MAX);
+            let mut len = timeouts.within(&mut deadline, end, &mut read).await;
+            if quiet && matches!(len, Err(Stopped::Phase)) {
+                // A request that has arrived is answered, too: a socket that is closed with unread bytes is reset (RFC 9112 §9.6).
+                len = timeouts.polled_again(read).await.ok_or(Stopped::Phase);
+            }
+            match len {
                 Ok(Ok(1..)) => {}
                 Err(Stopped::TimedOut) if !quiet => {
                     return HeadOutcome::Refused((408, "the request took too long"));
@@ -617,6 +620,9 @@ fn encode_response(mut response: Response, traits: &RequestTraits, body_reader: 
     }
     let len = body.len_hint();
     let whole = body.whole();
+    // RFC 9110 §9.3.2: the answer to HEAD has no body.
+    let rest = Some(body).filter(|_| allows_body && !traits.is_head && whole.is_none());
+    // A body that is not sent has been dropped: it may be that of the request, which then is not read.
     let may_follow = body_reader.respond(&mut head);
     let mut keep_alive = may_follow && traits.keep_alive;
     let ending = match (&whole, len) {
@@ -633,13 +639,8 @@ fn encode_response(mut response: Response, traits: &RequestTraits, body_reader: 
         }
     };
     write::head(&mut head, status, &headers, ending, Some(keep_alive));
-    let (whole, rest) = match whole {
-        // RFC 9110 §9.3.2: the answer to HEAD has no body.
-        _ if traits.is_head || !allows_body => (Bytes::new(), None),
-        Some(whole) => (whole, None),
-        None => (Bytes::new(), Some((body, ending))),
-    };
-    Answer { head, whole, rest, opening, keep_alive }
+    let whole = whole.filter(|_| allows_body && !traits.is_head).unwrap_or_default();
+    Answer { head, whole, rest: rest.map(|body| (body, ending)), opening, keep_alive }
 }
 
 /// The properties of a request that determine its response.

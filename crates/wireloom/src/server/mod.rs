@@ -347,10 +347,11 @@ impl<H: Handler> ServerState<H> {
                 // Boxed: few servers are behind such a proxy.
                 Box::pin(connection.read_proxy_header()).await?;
             }
-            let handshaking = connection.begin(secured, &self.handshakes).await?;
+            #[allow(unused_mut, reason = "without TLS")]
+            let mut handshaking = connection.begin(secured, &self.handshakes).await?;
             #[cfg(feature = "tls")]
             if let Some(tls) = &self.tls {
-                connection = Box::pin(connection.secure(tls)).await?;
+                (connection, handshaking) = Box::pin(connection.secure(tls, handshaking)).await?;
             }
             connection.observe();
             match connection.run(&*self.handler, handshaking).await {

@@ -88,6 +88,22 @@ impl Timeouts {
         })
     }
 
+    /// The result of `work` after the server began to drain, if it is ready once the runtime has looked for events: what has arrived before
+    /// may not have been reported. `None` also if the server aborts its connections.
+    pub(super) async fn polled_again<T>(
+        &self,
+        mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Option<T> {
+        tokio::task::yield_now().await;
+        if self.registry.phase() >= Phase::Aborted {
+            return None;
+        }
+        match poll_fn(|cx| Poll::Ready(work(cx))).await {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        }
+    }
+
     /// Looks at the deadline, and sets the timer for the next look.
     fn has_passed(&mut self, deadline: &mut Deadline) -> bool {
         let now = Instant::now();

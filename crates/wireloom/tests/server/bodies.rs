@@ -390,6 +390,9 @@ async fn asks_for_a_body_only_when_it_is_wanted() {
     assert_eq!(read_until(&mut stream, b"\r\n\r\n").await, b"HTTP/1.1 100 Continue\r\n\r\n");
     let answer = ask(address, format!("POST /nothing {head}").as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("Connection: close\r\n"), "{answer}");
+    // RFC 9110 §9.3.2: nothing of the body is sent back.
+    let answer = ask(address, format!("HEAD /echo {head}").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("Connection: close\r\n"), "{answer}");
 }
 
 // RFC 9112 §9.6: such clients would get a reset instead of the response if the server closed before they have sent everything.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
-use wireloom::{Request, Server};
+use wireloom::{Request, Response, Server};
 use wireloom_testing::frame::{masked, upgrade_request};
 
 /// Sends without a pause until the server has closed; returns the bytes that it has read.
@@ -50,6 +50,36 @@ async fn busy_client(address: std::net::SocketAddr) -> Vec<u8> {
             tokio::time::sleep(Duration::from_millis(50)).await;
             let _ = closed.send(());
         }
+    }
+}
+
+// The request has reached the socket, and the task of its connection has not run since. RFC 9112 §9.6: a close would be a reset.
+#[tokio::test]
+async fn a_request_that_arrived_before_the_shutdown_is_answered() {
+    const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    for answered_before in [0, 1] {
+        let server = Server::bind("127.0.0.1:0").await.unwrap();
+        let (address, handle) = (server.local_addr().unwrap(), server.handle());
+        let serving = tokio::spawn(server.serve(async |_: Request| Response::text(200, "answer")));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        for _ in 0..answered_before {
+            stream.write_all(GET).await.unwrap();
+            let mut read = Vec::new();
+            while !read.ends_with(b"answer") {
+                read.push(stream.read_u8().await.unwrap());
+            }
+        }
+        while handle.stats().connections_open == 0 {
+            tokio::task::yield_now().await;
+        }
+        stream.writable().await.unwrap();
+        assert_eq!(stream.try_write(GET).unwrap(), GET.len());
+        handle.shut_down();
+        let mut read = String::new();
+        stream.read_to_string(&mut read).await.unwrap();
+        assert!(read.starts_with("HTTP/1.1 200 OK\r\n") && read.ends_with("answer"), "{read}");
+        assert!(read.contains("\r\nConnection: close\r\n"), "{read}");
+        serving.await.unwrap().unwrap();
     }
 }
 
