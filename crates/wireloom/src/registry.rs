@@ -435,7 +435,7 @@ impl Registration {
         self.registry.count_end(was_open);
     }
 
-    /// Marks the connection as an open WebSocket.
+    /// Marks the connection as an open WebSocket, whose memory is counted in its account.
     pub(crate) fn open(&self, socket: &Arc<Shared>) {
         self.registry.counters.opened.fetch_add(1, Ordering::Relaxed);
         {
@@ -445,7 +445,6 @@ impl Registration {
                 member.socket = Some(Arc::downgrade(socket));
             }
         }
-        socket.set_account(&self.account);
         self.account.subtract_idle(CONNECTION_KIB - WEBSOCKET_KIB);
         if self.registry.phase() >= Phase::Draining {
             socket.go_away();

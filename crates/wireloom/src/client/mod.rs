@@ -86,6 +86,7 @@ pub use request::Request;
 use crate::error::{Error, HttpError};
 use crate::headers::Headers;
 use crate::http::{TlsInfo, Version};
+use crate::memory::Account;
 use crate::transport::{Io, Tap, Transport, read, write_all};
 use crate::websocket::{SharedConfig, WebSocket, WebSocketConfig};
 use dial::Dialer;
@@ -674,8 +675,9 @@ impl Connector {
                     let response = handshake.response().ok_or(Error::Http(HttpError::ConnectionLost))?;
                     self.emit_response(&response, &headers_of(&response));
                     let (deflate, config) = (self.deflate.as_ref(), self.config.clone());
-                    let arrived = &bytes[consumed..];
-                    let socket = WebSocket::open(io, Role::Client, negotiated, deflate, config, arrived);
+                    let (arrived, account) = (&bytes[consumed..], Account::default());
+                    let socket =
+                        WebSocket::open(io, Role::Client, negotiated, deflate, config, arrived, &account);
                     return Ok(Ok((socket, response, handshake.into_request())));
                 }
                 Progress::Refused { response, consumed } => {

@@ -229,7 +229,10 @@ where
 {
     fn open(self: Box<Self>, io: Io, arrived: &[u8], registration: Option<Registration>) -> Running {
         let Self { negotiated, deflate, config, run, .. } = *self;
-        let socket = WebSocket::open(io, Role::Server, negotiated, deflate.as_ref(), config, arrived);
+        let account =
+            registration.as_ref().map(|registration| registration.account().clone()).unwrap_or_default();
+        let deflate = deflate.as_ref();
+        let socket = WebSocket::open(io, Role::Server, negotiated, deflate, config, arrived, &account);
         let shared = socket.shared().clone();
         if let Some(registration) = &registration {
             registration.open(&shared);

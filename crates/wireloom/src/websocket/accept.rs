@@ -10,6 +10,7 @@ use wireloom_ws::handshake::{Acceptance, HandshakeLimits};
 use super::WebSocket;
 use super::config::SharedConfig;
 use crate::error::{Error, HttpError};
+use crate::memory::Account;
 use crate::transport::{Io, Linger, Transport, read, write_all};
 
 /// Accepts a WebSocket over a stream that is open already, such as one of a listener of your own, of TLS, or of a pipe in memory:
@@ -48,7 +49,8 @@ pub async fn accept(transport: impl Transport) -> Result<WebSocket, Error> {
                 let negotiated = handshake.accept(&Acceptance::default(), &mut answer)?;
                 write_all(&mut io, &[&answer]).await?;
                 let (config, arrived) = (SharedConfig::default(), &bytes[consumed..]);
-                return Ok(WebSocket::open(io, Role::Server, negotiated, None, config, arrived));
+                let account = Account::default();
+                return Ok(WebSocket::open(io, Role::Server, negotiated, None, config, arrived, &account));
             }
             Err(error) => {
                 error.refusal().write_to(&mut answer);

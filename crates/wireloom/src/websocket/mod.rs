@@ -65,6 +65,7 @@ pub use receiver::{Receiver, Receiving};
 pub use sender::{Permit, Sender, Sending};
 
 use crate::error::WebSocketError;
+use crate::memory::Account;
 use crate::transport::{Io, Transport};
 pub(crate) use driven::Driven;
 pub(crate) use state::Shared;
@@ -120,7 +121,8 @@ pub struct WebSocket {
 }
 
 impl WebSocket {
-    /// The WebSocket over a transport on which the opening handshake is done. `arrived` are bytes that were read behind it.
+    /// The WebSocket over a transport on which the opening handshake is done. `arrived` are bytes that were read behind it. Its memory is
+    /// counted in `account`.
     pub(crate) fn open(
         io: Io,
         role: Role,
@@ -128,13 +130,14 @@ impl WebSocket {
         deflate: Option<&DeflateConfig>,
         config: SharedConfig,
         arrived: &[u8],
+        account: &Account,
     ) -> Self {
         let deflate = negotiated.deflate.zip(deflate);
         let core = match role {
             Role::Server => Connection::server(config.config.core.clone(), deflate, clock::now()),
             Role::Client => Connection::client(config.config.core.clone(), deflate, seed(), clock::now()),
         };
-        let shared = Shared::new(core, io, config, negotiated, arrived);
+        let shared = Shared::new(core, io, config, negotiated, arrived, account);
         let receiver = Receiver::new(shared.clone());
         Self { sender: Sender::new(shared), receiver }
     }
@@ -149,7 +152,8 @@ impl WebSocket {
         config: WebSocketConfig,
         arrived: &[u8],
     ) -> Self {
-        Self::open(Io::of(transport), role, negotiated, deflate, config.into(), arrived)
+        let account = Account::default();
+        Self::open(Io::of(transport), role, negotiated, deflate, config.into(), arrived, &account)
     }
 
     /// The subprotocol that was agreed upon.

@@ -18,6 +18,7 @@ use wireloom_ws::handshake::Negotiated;
 #[cfg(feature = "server")]
 use super::Driven;
 use super::{Receiver, Sender, WebSocket};
+use crate::memory::Account;
 use crate::sync::Model;
 use crate::transport::Io;
 use crate::transport::model::{End, pipe};
@@ -36,7 +37,8 @@ const FRAME_LEN: usize = 2 + PAYLOAD.len();
 /// A server's WebSocket: over a transport whose directions share a waker, or over one where they do not.
 fn open(end: End) -> WebSocket {
     let io = if thread_rng().gen_bool(0.5) { Io::Tunnel(Box::new(end)) } else { Io::Other(Box::new(end)) };
-    WebSocket::open(io, Role::Server, Negotiated::default(), None, Default::default(), &[])
+    let (negotiated, account) = (Negotiated::default(), Account::default());
+    WebSocket::open(io, Role::Server, negotiated, None, Default::default(), &[], &account)
 }
 
 /// Runs `handler` driven, or as any other task.

@@ -69,13 +69,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// `arrived` are bytes that were read behind the opening handshake.
+    /// `arrived` are bytes that were read behind the opening handshake. The memory is counted in `account`, which may close the WebSocket
+    /// to free memory.
     pub(super) fn new(
         core: Connection,
         io: Io,
         config: SharedConfig,
         negotiated: Negotiated,
         arrived: &[u8],
+        account: &Account,
     ) -> Arc<Self> {
         let SharedConfig { config, observer } = config;
         let is_observed = observer.is_some();
@@ -94,14 +96,14 @@ impl Shared {
         if !arrived.is_empty() {
             link.traffic.bytes_received = arrived.len() as u64;
         }
-        Arc::new_cyclic(|shared| Self {
+        let shared = Arc::new_cyclic(|shared| Self {
             state: Guarded::new(State {
                 session: Session::new(outbound, observer),
                 link,
                 flush,
                 slow: Slow::default(),
                 slot,
-                send_queue: Account::default().reservation(Category::SendQueue),
+                send_queue: account.reservation(Category::SendQueue),
                 shared: shared.clone(),
                 config,
                 last_waiter: Waiter::RECEIVER,
@@ -112,7 +114,10 @@ impl Shared {
             is_discarding: AtomicBool::new(false),
             is_observed,
             negotiated: (negotiated != Negotiated::default()).then(|| interned(negotiated, &NEGOTIATED)),
-        })
+        });
+        let target = Arc::downgrade(&shared);
+        account.on_evict(target);
+        shared
     }
 
     /// The state. Before it is unlocked, the compressor returns to the pool of the thread and a flush of queued bytes is scheduled. The
@@ -289,13 +294,6 @@ impl Shared {
     /// As [`abort`](Self::abort). False if the WebSocket is in use for a while.
     pub(crate) fn try_abort(&self) -> bool {
         self.try_lock().map(|mut state| state.abort()).is_some()
-    }
-
-    /// Counts the memory of this WebSocket in the account of its connection, which may close it to free memory.
-    pub(crate) fn set_account(self: &Arc<Self>, account: &Account) {
-        self.lock().send_queue = account.reservation(Category::SendQueue);
-        let this = Arc::downgrade(self);
-        account.on_evict(this);
     }
 
     /// Frees memory of a connection on which nothing has been transferred since the last call, and counts its read buffer.

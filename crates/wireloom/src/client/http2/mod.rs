@@ -32,6 +32,7 @@ use crate::error::{Error, HttpError};
 use crate::headers::{Head, Headers};
 use crate::http::{Body, TlsInfo, Version};
 use crate::http2::{Driver, RecvStream, Requests, SendStream, Tunnel};
+use crate::memory::Account;
 use crate::transport::{Io, Transport};
 use crate::websocket::WebSocket;
 
@@ -326,6 +327,7 @@ impl Http2 {
                         connector.deflate.as_ref(),
                         connector.config.clone(),
                         &[],
+                        &Account::default(),
                     );
                     return Ok(Ok(Opened {
                         socket,

@@ -11,27 +11,35 @@ use wireloom_ws::handshake::Negotiated;
 use wireloom_ws::{CloseCode, Role};
 
 use super::*;
-use crate::memory::{Evict as _, Memory};
+use crate::memory::{Account, Evict as _, Memory};
 use crate::registry::{Phase, Registration, Registry};
+use crate::sync::Model;
 use crate::transport::Transport;
 use crate::websocket::{Sender, WebSocket, WebSocketConfig};
 
 fn connect(transport: impl Transport, role: Role, negotiated: Negotiated) -> WebSocket {
-    let deflate = DeflateConfig::default();
-    WebSocket::from_transport(transport, role, negotiated, Some(&deflate), WebSocketConfig::default(), &[])
+    connect_in(&Account::default(), transport, role, negotiated)
+}
+
+/// As [`connect`], with an account.
+fn connect_in(account: &Account, transport: impl Transport, role: Role, negotiated: Negotiated) -> WebSocket {
+    let (deflate, config) = (DeflateConfig::default(), WebSocketConfig::default().into());
+    WebSocket::open(Io::of(transport), role, negotiated, Some(&deflate), config, &[], account)
 }
 
 /// Both halves of a server's WebSocket whose memory is counted.
 fn open(memory: &Arc<Memory>, transport: impl Transport) -> (Sender, Receiver) {
-    let socket = connect(transport, Role::Server, Negotiated::default());
-    socket.shared().set_account(&memory.account());
-    socket.split()
+    connect_in(&memory.account(), transport, Role::Server, Negotiated::default()).split()
 }
 
 /// The same over a pipe of this length, and its other end.
 fn serve(memory: &Arc<Memory>, len: usize) -> (DuplexStream, Sender, Receiver) {
+    serve_in(&memory.account(), len)
+}
+
+fn serve_in(account: &Account, len: usize) -> (DuplexStream, Sender, Receiver) {
     let (peer, transport) = duplex(len);
-    let (sender, receiver) = open(memory, transport);
+    let (sender, receiver) = connect_in(account, transport, Role::Server, Negotiated::default()).split();
     (peer, sender, receiver)
 }
 
@@ -90,9 +98,7 @@ async fn a_message_that_cannot_be_compressed_is_sent_as_it_is() {
     let (mut peer, transport) = duplex(1 << 20);
     let mut negotiated = Negotiated::default();
     negotiated.deflate = Some(DeflateParams::default());
-    let mut socket = connect(transport, Role::Server, negotiated);
-    let memory = Memory::new(LEN);
-    socket.shared().set_account(&memory.account());
+    let mut socket = connect_in(&Memory::new(LEN).account(), transport, Role::Server, negotiated);
     socket.send(&[7; LEN]).await.unwrap();
     let mut frame = [0; 10 + LEN];
     peer.read_exact(&mut frame).await.unwrap();
@@ -102,10 +108,34 @@ async fn a_message_that_cannot_be_compressed_is_sent_as_it_is() {
 /// A WebSocket that is registered with a server, and its peer.
 fn register(registry: &Arc<Registry>) -> (DuplexStream, WebSocket, Registration) {
     let (peer, transport) = duplex(1 << 10);
-    let socket = connect(transport, Role::Server, Negotiated::default());
     let registration = registry.admit([192, 0, 2, 1].into(), None).unwrap();
+    let socket = connect_in(registration.account(), transport, Role::Server, Negotiated::default());
     registration.open(socket.shared());
     (peer, socket, registration)
+}
+
+// The server looks for idle connections at any time.
+#[test]
+fn a_sweep_counts_a_websocket_that_opens_in_its_account() {
+    Model::explore(1_000, || {
+        let registry = Registry::new();
+        let registration = registry.admit([192, 0, 2, 1].into(), None).unwrap();
+        let io = Io::Other(Box::new(tokio::io::empty()));
+        // It holds a read buffer.
+        let arrived = &masked(0x82, b"message")[..2];
+        let (config, account) = (WebSocketConfig::default().into(), registration.account());
+        let negotiated = Negotiated::default();
+        let socket = WebSocket::open(io, Role::Server, negotiated, None, config, arrived, account);
+        let sweeping = shuttle::thread::spawn({
+            let registry = registry.clone();
+            move || registry.sweep()
+        });
+        registration.open(socket.shared());
+        sweeping.join().unwrap();
+        // Without a task that discards.
+        drop(socket.into_inner());
+        assert_eq!(registry.memory.stats().read_buffers, 0);
+    });
 }
 
 /// Locks the state on another thread, until the function that is returned is called. That returns false if it was called too late.
@@ -173,9 +203,9 @@ async fn a_dropped_websocket_lingers_until_its_close_timeout() {
 async fn what_arrives_while_the_transport_lingers_is_paid_for() {
     const LEN: usize = 1 << 10;
     let memory = scheduled().await;
-    let (mut peer, sender, receiver) = serve(&memory, LEN);
-    let (account, shared) = (memory.account(), receiver.shared.clone());
-    shared.set_account(&account);
+    let account = memory.account();
+    let (mut peer, sender, receiver) = serve_in(&account, LEN);
+    let shared = receiver.shared.clone();
     drop((sender, receiver));
     peer.write_all(&[0; LEN]).await.unwrap();
     account.charge(4 << 20);
@@ -300,9 +330,7 @@ fn open_compressed(memory: &Arc<Memory>) -> (WebSocket, Sender, Receiver) {
     let (client, transport) = duplex(4 << 20);
     let negotiated = Negotiated { deflate: Some(DeflateParams::default()), ..Negotiated::default() };
     let client = connect(client, Role::Client, negotiated.clone());
-    let server = connect(transport, Role::Server, negotiated);
-    server.shared().set_account(&memory.account());
-    let (sender, receiver) = server.split();
+    let (sender, receiver) = connect_in(&memory.account(), transport, Role::Server, negotiated).split();
     (client, sender, receiver)
 }
 
@@ -453,9 +481,8 @@ async fn the_queue_of_a_slow_peer_is_freed_when_it_is_disconnected() {
 #[tokio::test]
 async fn a_receiver_that_waits_for_its_turn_holds_no_empty_read_buffer() {
     let memory = scheduled().await;
-    let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
     let account = memory.account();
-    receiver.shared.set_account(&account);
+    let (mut peer, _sender, mut receiver) = serve_in(&account, 1 << 20);
     peer.write_all(&masked(0x81, b"hello")).await.unwrap();
     assert!(receiver.recv().await.unwrap().is_some());
     // The peer has used up its share.
@@ -477,9 +504,8 @@ async fn a_receiver_that_waits_for_its_turn_holds_no_empty_read_buffer() {
 #[tokio::test]
 async fn a_task_that_discards_ends_while_it_waits_for_its_turn() {
     let memory = scheduled().await;
-    let (mut peer, sender, mut receiver) = serve(&memory, 1 << 20);
     let account = memory.account();
-    receiver.shared.set_account(&account);
+    let (mut peer, sender, mut receiver) = serve_in(&account, 1 << 20);
     let weak = Arc::downgrade(&receiver.shared);
     for _ in 0..3 {
         peer.write_all(&masked(0x81, b"hello")).await.unwrap();
@@ -580,10 +606,8 @@ async fn messages_that_arrived_before_a_disconnection_are_returned() {
         } else {
             (Role::Client, vec![0x81, 2, b'h', b'i'])
         };
-        let socket = connect(transport, role, Negotiated::default());
-        if is_server {
-            socket.shared().set_account(&memory.account());
-        }
+        let account = if is_server { memory.account() } else { Account::default() };
+        let socket = connect_in(&account, transport, role, Negotiated::default());
         let (_sender, mut receiver) = socket.split();
         for _ in 0..80 {
             peer.write_all(&frame).await.unwrap();
@@ -641,10 +665,11 @@ struct Endless {
 }
 
 impl Endless {
-    fn open(wire: Vec<u8>, read_len_max: usize) -> (WebSocket, Arc<Reads>) {
+    fn open(account: &Account, wire: Vec<u8>, read_len_max: usize) -> (WebSocket, Arc<Reads>) {
         let reads = Arc::<Reads>::default();
         let peer = Self { wire, at: 0, read_len_max, reads: reads.clone() };
-        (connect(tokio::io::join(peer, tokio::io::sink()), Role::Client, Negotiated::default()), reads)
+        let transport = tokio::io::join(peer, tokio::io::sink());
+        (connect_in(account, transport, Role::Client, Negotiated::default()), reads)
     }
 }
 
@@ -672,10 +697,8 @@ async fn longest_read(memory: Option<&Arc<Memory>>, messages: usize) -> usize {
     // Other tests may have set a limit, and may hold all large buffers.
     buffer::keep_large();
     let empty = [0x82, 0];
-    let (mut socket, reads) = Endless::open(empty.repeat(1 << 16), usize::MAX);
-    if let Some(memory) = memory {
-        socket.shared().set_account(&memory.account());
-    }
+    let account = memory.map(Memory::account).unwrap_or_default();
+    let (mut socket, reads) = Endless::open(&account, empty.repeat(1 << 16), usize::MAX);
     for _ in 0..messages {
         assert!(socket.recv().await.unwrap().is_some());
     }
@@ -714,7 +737,7 @@ async fn large_messages_need_few_reads_and_no_new_memory() {
             wire.extend((len as u64 / fragments).to_be_bytes());
             wire.resize(wire.len() + len / fragments as usize, 7);
         }
-        let (mut socket, reads) = Endless::open(wire, 64 << 10);
+        let (mut socket, reads) = Endless::open(&Account::default(), wire, 64 << 10);
         let mut places = Vec::new();
         for round in 0..3 + MESSAGES {
             if round == 3 {
