@@ -132,7 +132,8 @@ impl WebSocket {
         arrived: &[u8],
         account: &Account,
     ) -> Self {
-        let deflate = negotiated.deflate.zip(deflate);
+        let defaults = DeflateConfig::default();
+        let deflate = negotiated.deflate.map(|params| (params, deflate.unwrap_or(&defaults)));
         let core = match role {
             Role::Server => Connection::server(config.config.core.clone(), deflate, clock::now()),
             Role::Client => Connection::client(config.config.core.clone(), deflate, seed(), clock::now()),
@@ -143,7 +144,8 @@ impl WebSocket {
     }
 
     /// The WebSocket over any transport, for opening handshakes of your own (with
-    /// [`wireloom_ws::handshake`], or by an HTTP library that upgrades). `arrived` are bytes that were read behind it.
+    /// [`wireloom_ws::handshake`], or by an HTTP library that upgrades). `deflate` is how messages are compressed, if that was negotiated:
+    /// `None` for the defaults. `arrived` are bytes that were read behind the handshake.
     pub fn from_transport(
         transport: impl Transport,
         role: Role,
@@ -381,6 +383,21 @@ mod tests {
     fn stays_small() {
         let halves = size_of::<WebSocket>();
         assert!(halves <= 32, "{halves}");
+    }
+
+    #[tokio::test]
+    async fn compression_that_was_negotiated_needs_no_configuration() {
+        let negotiated = Negotiated { deflate: Some(Default::default()), ..Negotiated::default() };
+        let (client, server) = tokio::io::duplex(1 << 10);
+        let open = |transport, role| {
+            let config = WebSocketConfig::default();
+            WebSocket::from_transport(transport, role, negotiated.clone(), None, config, &[])
+        };
+        let (mut client, mut server) = (open(client, Role::Client), open(server, Role::Server));
+        assert!(client.is_compressed() && server.is_compressed());
+        client.send(&[7; 10_000]).await.unwrap();
+        assert_eq!(server.recv().await.unwrap().unwrap().as_bytes(), [7; 10_000]);
+        assert!(server.traffic().bytes_received < 1_000);
     }
 
     // The buffer for bytes that were read ahead may be as long as one of the pool. A count below zero would be huge.
