@@ -280,8 +280,9 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(group) = &self.group {
-            group.freed(self.key());
+            group.remove(self.key());
         }
+        self.memory.remove_waiting(self.key());
         self.memory.scheduler().remove(&self.share);
         self.memory.subtract(Category::Connection, usize::from(*self.idle_kib.get_mut()) << 10);
         lock(&self.memory.accounts).remove(self.key());
@@ -342,6 +343,20 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    #[test]
+    fn a_task_whose_account_has_ended_does_not_wait() {
+        let memory = Memory::new(MAX);
+        let (holder, other) = (memory.account(), memory.account());
+        let mut held = [holder, other.clone()].map(|account| account.reservation(Category::Body));
+        held.iter_mut().for_each(|held| held.set(MAX));
+        let task = Arc::new(Wakes::default());
+        let waker = Waker::from(task.clone());
+        assert!(other.poll_read_allowed(&mut Context::from_waker(&waker)).is_pending());
+        let [_held, of_other] = held;
+        drop((waker, other, of_other));
+        assert_eq!(Arc::strong_count(&task), 1);
     }
 
     // A search among all waiting tasks for each of them would take minutes.

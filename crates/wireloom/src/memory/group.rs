@@ -4,7 +4,7 @@
 //! 0 .............. 1/2 .............. 3/4 .............. max
 //!   normal           near: of the WebSockets that hold memory one reads at a time, until its message is complete
 //!                                       and until that is freed
-//!                    without a change for two seconds: the largest holders are evicted, down to 1/4
+//!                    without progress for two seconds: the largest holders are evicted, down to 1/4
 //!                                                          full: nothing new is reserved
 //! ```
 //!
@@ -19,8 +19,8 @@ use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
 use crate::scheduler::Share;
 use crate::sync::Arc;
 
-/// How long a group may stay near its limit without a change, with WebSockets that wait to read, before the largest holders
-/// are evicted. It happens when the peer spent the window of the connection on streams that may not be read.
+/// How long a group may stay near its limit without progress, with WebSockets that wait to read, before the largest holders
+/// are evicted. It happens when the peer spent the window of the connection on streams that may not be read, or does not complete a message.
 const STALL_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Accounts that share a limit.
@@ -36,11 +36,11 @@ pub(crate) struct Group {
 struct State {
     /// Bytes of all accounts, in granules.
     held: usize,
-    /// The number of changes of `held`.
-    changes: u64,
+    /// What has brought the WebSockets that wait nearer to their turn: turns that ended, and growth of the message whose turn it is.
+    progress: u64,
     turn: Turn,
-    /// Tasks that wait to read, in order. The first that is polled when the turn ends has the next one.
-    waiting: Vec<WakerSlot>,
+    /// The tasks of accounts that wait to read, in order. The first that is polled when the turn ends has the next one.
+    waiting: Vec<(usize, WakerSlot)>,
     is_watched: bool,
     deferred: Deferred,
 }
@@ -49,7 +49,7 @@ struct State {
 ///
 /// ```text
 ///          an account that holds memory reads             its message is complete
-///  Free ----------------------------------------> Reading(key) -----------> Draining(key)
+///  Free ------------------------------------> Reading(key, peak) ---------> Draining(key)
 ///   ^                                                  |                         |
 ///   +------------------- it holds nothing -------------+-------------------------+ or the group has room again
 /// ```
@@ -58,8 +58,8 @@ enum Turn {
     /// No account has the turn.
     #[default]
     Free,
-    /// This account reads until its message is complete.
-    Reading(usize),
+    /// This account reads until its message is complete; with the most bytes that it has held meanwhile.
+    Reading(usize, usize),
     /// This account has read its message, which must be freed before another account reads.
     Draining(usize),
 }
@@ -97,14 +97,13 @@ impl Group {
 
     /// Counts `len` bytes that are held already.
     pub(super) fn add(&self, len: usize) {
-        self.state.with(|state| state.change(state.held + len));
+        self.state.with(|state| state.held += len);
     }
 
     /// As [`add`](Self::add), within the limit.
     pub(super) fn try_add(&self, len: usize) -> Result<(), Exhausted> {
         self.state.with(|state| {
-            let held = state.held.checked_add(len).filter(|&held| held <= self.max).ok_or(Exhausted)?;
-            state.change(held);
+            state.held = state.held.checked_add(len).filter(|&held| held <= self.max).ok_or(Exhausted)?;
             Ok(())
         })
     }
@@ -112,27 +111,28 @@ impl Group {
     pub(super) fn subtract(&self, len: usize) {
         let mut state = self.state.lock();
         let before = state.held;
-        state.change(before - len);
+        state.held -= len;
         let falls_below = |limit| before >= limit && before - len < limit;
         if falls_below(self.crowded()) && matches!(state.turn, Turn::Draining(_)) {
             state.end_turn();
         } else if falls_below(self.near()) {
-            state.wake();
+            state.advance();
         }
     }
 
     /// Ready when this account may read: the group is not near its limit, or the account holds nothing, or it is its turn.
     pub(super) fn poll_turn(self: &Arc<Self>, account: &Inner, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.state.lock();
-        if state.held < self.near() || account.held() == 0 || state.take_turn(account.key()) {
+        let (key, held) = (account.key(), account.held());
+        if state.held < self.near() || held == 0 || state.take_turn(key, held) {
             return Poll::Ready(());
         }
-        let state_mut = &mut *state;
-        if !state_mut.waiting.iter().any(|slot| slot.will_wake(cx)) {
-            let mut slot = WakerSlot::default();
-            state_mut.deferred.register(&mut slot, cx);
-            state_mut.waiting.push(slot);
-        }
+        let State { waiting, deferred, .. } = &mut *state;
+        let place = waiting.iter().position(|(waiter, _)| *waiter == key).unwrap_or_else(|| {
+            waiting.push((key, WakerSlot::default()));
+            waiting.len() - 1
+        });
+        deferred.register(&mut waiting[place].1, cx);
         let watching = if state.is_watched { None } else { self.memory.runtime() };
         state.is_watched |= watching.is_some();
         drop(state);
@@ -145,10 +145,11 @@ impl Group {
     /// The account has read a message.
     pub(super) fn message_read(&self, key: usize) {
         let mut state = self.state.lock();
-        if state.turn != Turn::Reading(key) {
+        if !matches!(state.turn, Turn::Reading(of, _) if of == key) {
             return;
         }
         state.turn = Turn::Draining(key);
+        state.progress += 1;
         if state.held < self.crowded() {
             state.end_turn();
         }
@@ -157,8 +158,18 @@ impl Group {
     /// Reports that the account holds no memory any more.
     pub(super) fn freed(&self, key: usize) {
         let mut state = self.state.lock();
-        if [Turn::Reading(key), Turn::Draining(key)].contains(&state.turn) {
+        if matches!(state.turn, Turn::Reading(of, _) | Turn::Draining(of) if of == key) {
             state.end_turn();
+        }
+    }
+
+    /// The account has ended.
+    pub(super) fn remove(&self, key: usize) {
+        self.freed(key);
+        let mut state = self.state.lock();
+        let State { waiting, deferred, .. } = &mut *state;
+        if let Some(place) = waiting.iter().position(|(waiter, _)| *waiter == key) {
+            deferred.unregister(&mut waiting.remove(place).1);
         }
     }
 
@@ -175,27 +186,37 @@ impl Drop for Group {
 }
 
 impl State {
-    fn change(&mut self, held: usize) {
-        self.held = held;
-        self.changes += 1;
-    }
-
-    fn take_turn(&mut self, key: usize) -> bool {
+    /// Whether this account, which holds `held` bytes, has the turn.
+    fn take_turn(&mut self, key: usize, held: usize) -> bool {
         if self.turn == Turn::Free {
-            self.turn = Turn::Reading(key);
+            self.turn = Turn::Reading(key, held);
         }
-        self.turn == Turn::Reading(key)
+        match &mut self.turn {
+            Turn::Reading(of, peak) if *of == key => {
+                if held > *peak {
+                    *peak = held;
+                    self.progress += 1;
+                }
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Lets another account read.
     fn end_turn(&mut self) {
         self.turn = Turn::Free;
+        self.advance();
+    }
+
+    fn advance(&mut self) {
+        self.progress += 1;
         self.wake();
     }
 
     fn wake(&mut self) {
         let Self { waiting, deferred, .. } = self;
-        waiting.drain(..).for_each(|mut slot| deferred.wake(&mut slot));
+        waiting.drain(..).for_each(|(_, mut slot)| deferred.wake(&mut slot));
     }
 }
 
@@ -205,23 +226,23 @@ impl std::fmt::Debug for Group {
     }
 }
 
-/// Evicts the largest holders when nothing has changed for too long. Ends when no WebSocket waits.
+/// Evicts the largest holders when there is no progress for too long. Ends when no WebSocket waits.
 async fn watch(group: std::sync::Weak<Group>) {
-    let mut changes = None;
+    let mut progress = None;
     loop {
         tokio::time::sleep(STALL_TIME_MAX).await;
         let Some(group) = group.upgrade() else { return };
         let now = group.state.with(|state| {
             state.is_watched = !state.waiting.is_empty();
-            state.is_watched.then_some(state.changes)
+            state.is_watched.then_some(state.progress)
         });
         if now.is_none() {
             return;
         }
-        if changes == now {
+        if progress == now {
             group.memory.evict_from(&group, group.held().saturating_sub(group.max / 4)).await;
         }
-        changes = now;
+        progress = now;
     }
 }
 
@@ -327,22 +348,76 @@ mod tests {
         watching.abort();
     }
 
+    // Another one sends small messages meanwhile, or its application keeps some.
     #[tokio::test(start_paused = true)]
-    async fn a_group_that_does_not_change_loses_its_largest_holders() {
+    async fn a_message_that_is_not_completed_loses_its_turn_whatever_others_hold() {
+        let (memory, group, mut members) = members(3);
+        let (_other, mut other_held) = members.pop().unwrap();
+        let holders = [5, 4].map(|len| {
+            let (account, _) = members.pop().unwrap();
+            let holder = Holder::new(&account, len * GRANULE, true);
+            (account, holder)
+        });
+        assert!(may_read(&holders[0].0) && !may_read(&holders[1].0));
+        // A long message that arrives slowly is progress.
+        let mut growing = holders[0].0.reservation(Category::Assembly);
+        for len in 1..7 {
+            tokio::time::sleep(STALL_TIME_MAX / 2).await;
+            growing.set(len * GRANULE);
+            assert!(may_read(&holders[0].0));
+        }
+        assert_eq!((memory.stats().evicted, group.held()), (0, 15 * GRANULE));
+        growing.set(0);
+        for len in (1..3).cycle().take(8) {
+            other_held.set(len * GRANULE);
+            tokio::time::sleep(STALL_TIME_MAX / 2).await;
+        }
+        assert!(memory.stats().evicted > 0);
+    }
+
+    // A task that polls with another waker each time, as one that was cancelled and tries again.
+    #[tokio::test(start_paused = true)]
+    async fn an_account_that_waits_has_one_waker_until_it_ends() {
+        struct Task;
+        impl std::task::Wake for Task {
+            fn wake(self: Arc<Self>) {}
+        }
+        let (_memory, _group, mut members) = members(2);
+        let (first, mut first_held) = members.pop().unwrap();
+        let (second, mut second_held) = members.pop().unwrap();
+        first_held.set(4 * GRANULE);
+        second_held.set(4 * GRANULE);
+        assert!(may_read(&first));
+        let tasks: [Arc<Task>; 3] = std::array::from_fn(|_| Arc::new(Task));
+        for task in &tasks {
+            let waker = Waker::from(task.clone());
+            assert!(second.poll_read_allowed(&mut Context::from_waker(&waker)).is_pending());
+        }
+        assert_eq!(tasks.each_ref().map(Arc::strong_count), [1, 1, 2]);
+        drop((second, second_held));
+        assert_eq!(Arc::strong_count(&tasks[2]), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_group_without_progress_loses_its_largest_holders() {
         let (memory, group, mut members) = members(4);
+        let (_other, mut other_held) = members.pop().unwrap();
+        other_held.set(2 * GRANULE);
         let mut holders = Vec::new();
-        for len in [5, 4, 3] {
+        for len in [5, 4, 2] {
             let (account, _) = members.pop().unwrap();
             let holder = Holder::new(&account, len * GRANULE, true);
             holders.push((account, holder));
         }
         assert!(may_read(&holders[0].0) && !may_read(&holders[1].0));
-        // Progress.
-        let (_other, mut other_held) = members.pop().unwrap();
-        for _ in 0..4 {
-            other_held.set(2 * GRANULE);
+        // Each has its turn.
+        for turn in 0..4 {
+            let [reader, next] = [turn % 2, (turn + 1) % 2].map(|place| &holders[place].0);
             tokio::time::sleep(STALL_TIME_MAX / 2).await;
-            other_held.set(GRANULE);
+            reader.message_read();
+            other_held.set(0);
+            other_held.set(2 * GRANULE);
+            assert!(may_read(next) && !may_read(reader));
         }
         assert_eq!((memory.stats().evicted, group.held()), (0, 13 * GRANULE));
         tokio::time::sleep(STALL_TIME_MAX * 5 / 2).await;

@@ -296,6 +296,16 @@ impl Memory {
         }
     }
 
+    /// The account has ended: none of its tasks waits.
+    fn remove_waiting(&self, key: usize) {
+        if self.has_waiting.load(Ordering::Acquire) {
+            let mut waiting = self.waiting.lock();
+            let Waiting { tasks, deferred } = &mut *waiting;
+            let slots = tasks.remove(&key).unwrap_or_default();
+            slots.into_iter().for_each(|mut slot| deferred.unregister(&mut slot));
+        }
+    }
+
     fn wake_waiting(&self) {
         if self.has_waiting.swap(false, Ordering::AcqRel) {
             let mut waiting = self.waiting.lock();
