@@ -285,13 +285,15 @@ impl Shared {
         left + session.core.queued_len() as u64
     }
 
-    /// Ends a WebSocket whose server has ended, or that counts as lost, although the application may keep both halves: with the Close frame
-    /// of one that is dropped, if the transport accepts that at once.
-    pub(crate) fn abort(&self) {
-        self.lock().abort();
+    /// Ends a WebSocket that counts as lost, although the application may keep both halves: nothing more is sent, also of what the kernel has
+    /// buffered.
+    #[cfg(feature = "client")]
+    pub(crate) fn abandon(&self) {
+        self.lock().reset(WebSocketError::ConnectionLost);
     }
 
-    /// As [`abort`](Self::abort). False if the WebSocket is in use for a while.
+    /// Ends a WebSocket whose server has ended, although the application may keep both halves: with the Close frame of one that is dropped,
+    /// if the transport accepts that at once. False if the WebSocket is in use for a while.
     pub(crate) fn try_abort(&self) -> bool {
         self.try_lock().map(|mut state| state.abort()).is_some()
     }

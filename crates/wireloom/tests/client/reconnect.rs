@@ -528,3 +528,34 @@ fn pings_that_cannot_be_queued_do_not_keep_the_thread_busy() {
     });
     is_done.recv_timeout(Duration::from_secs(60)).expect("the thread is free");
 }
+
+// The path recovers after the connection was given up.
+#[tokio::test]
+async fn what_a_failed_connection_has_not_sent_does_not_arrive_later() {
+    const MESSAGES: usize = 100;
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    // Most messages wait in the kernel of the client.
+    socket.set_recv_buffer_size(4 << 10).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let policy = ReconnectPolicy { confirm_timeout: Duration::from_millis(100), ..quick() };
+    let url = format!("ws://{}/", listener.local_addr().unwrap());
+    let mut socket = Connector::new().reconnecting(url, policy);
+    let accepting = async { wireloom::accept(listener.accept().await.unwrap().0).await.unwrap() };
+    let (mut server, _) = tokio::join!(accepting, connected(&mut socket));
+    for _ in 0..MESSAGES {
+        socket.send(&[7; 1_000]).await.unwrap();
+    }
+    let loss = lost(&mut socket).await;
+    assert!(matches!(loss.reason, LossReason::Failed(WebSocketError::KeepaliveTimeout)), "{loss:?}");
+    assert_eq!(loss.unconfirmed, MESSAGES as u64);
+    let mut received = 0;
+    let end = loop {
+        match server.recv().await {
+            Ok(Some(_)) => received += 1,
+            end => break end.map(drop),
+        }
+    };
+    assert_eq!(end, Err(WebSocketError::ConnectionLost));
+    assert!(received < MESSAGES, "all have arrived");
+}

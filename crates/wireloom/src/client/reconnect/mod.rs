@@ -158,6 +158,9 @@ pub struct Connected {
 ///
 /// Messages that had arrived completely were returned before. Messages of the peer that did not arrive are unknown here: protocols
 /// that need them number their messages.
+///
+/// A connection that has failed is reset, and the kernel drops what it has not sent. So no message arrives behind those of the next connection, and without
+/// [`keep_len_max`](ReconnectPolicy::keep_len_max) the messages that were on their way are lost.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Loss {
@@ -331,8 +334,10 @@ impl Reconnecting {
             (None, Some(end)) => LossReason::Closed(end),
             (error, _) => LossReason::Failed(error.unwrap_or(WebSocketError::ConnectionLost)),
         };
-        // Unwritten messages count as lost. They must not arrive after those of the next connection.
-        open.socket.shared().abort();
+        // Messages that have not arrived count as lost. They must not arrive after those of the next connection.
+        if let LossReason::Failed(_) = reason {
+            open.socket.shared().abandon();
+        }
         let open_for = open.opened_at.elapsed();
         if open_for >= self.policy.stable_after {
             self.attempt.failed = 0;
