@@ -87,7 +87,7 @@ impl Clock {
     }
 
     /// Sets the clock forward if the machine was suspended, and returns by how much. The system's clock is not followed: what expires by
-    /// one that is wrong for a moment is lost for ever.
+    /// one that is wrong for a moment is lost forever.
     pub(crate) fn correct(&self) -> Option<Duration> {
         self.follow(suspended())
     }

@@ -252,7 +252,7 @@ mod tests {
                 Poll::Pending => true,
             });
             rounds += 1;
-            assert!(rounds < 100, "long ones wait for ever");
+            assert!(rounds < 100, "long ones wait forever");
         }
     }
 

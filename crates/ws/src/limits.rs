@@ -35,7 +35,7 @@ pub const INFLATE_RATIO_FREE: u64 = 1 << 20;
 pub const PONGS_QUEUED_LEN_MAX: usize = 64 << 10;
 
 /// Bytes behind the peer's Close frame that a server discards before it closes the transport all the same. 4 MiB: as much as the buffers of
-/// a socket hold, so that a peer that has written without reading receives what was sent to it; a peer that sends for ever is cut.
+/// a socket hold, so that a peer that has written without reading receives what was sent to it; a peer that sends forever is cut.
 pub const TRAILING_LEN_MAX: usize = 4 << 20;
 
 impl Default for Limits {

@@ -51,7 +51,7 @@ async fn a_room_delivers_everything_that_was_published_before_close() {
     }
 }
 
-/// Cron and `</dev/null` do not wait for ever, and receive while messages arrive.
+/// Cron and `</dev/null` do not wait forever, and receive while messages arrive.
 #[tokio::test]
 async fn an_empty_input_ends_after_the_last_message_and_says_so() {
     let server = Server::start(&[]).await;
@@ -744,7 +744,7 @@ async fn input_that_cannot_be_sent_has_one_exit_code() {
     }
 }
 
-// A script without --timeout that expects too much waits for ever.
+// A script without --timeout that expects too much waits forever.
 #[tokio::test]
 async fn a_script_says_what_it_waits_for() {
     let server = Server::start(&[]).await;

@@ -419,7 +419,7 @@ fn errors_have_a_line_and_a_code() {
     std::fs::File::create(&long).unwrap().set_len((64 << 20) + 1).unwrap();
     let cut = inspect(&[&capture("plain.pcap"), "--key-log", long.to_str().unwrap()]);
     assert_eq!(cut.status.code(), Some(2), "{cut:?}");
-    // A browser appends to the file of the variable for ever.
+    // A browser appends to the file of the variable forever.
     let ignored = Command::new(WIRELOOM)
         .args(["inspect", &capture("plain.pcap")])
         .env("SSLKEYLOGFILE", &long)

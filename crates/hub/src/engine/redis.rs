@@ -12,7 +12,7 @@
 //!
 //! Redis may lose what it has acknowledged: when it is restarted without a log that is synced at every write, and when a
 //! replica takes over. So a history belongs to one run of the server. Another run begins a new epoch for each channel, and
-//! clients are told that they cannot recover.
+//! clients learn that they cannot recover.
 //!
 //! Layers: `names` → `connection` → `live` + `script` → `events`.
 

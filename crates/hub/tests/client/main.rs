@@ -298,7 +298,7 @@ async fn a_connection_that_cannot_be_made_is_not_tried_again() {
     for (url, reason) in [("ws//typo".to_owned(), "neither"), (format!("{}/nowhere", served.url), "404")] {
         let client = Client::builder(url).reconnect_delay(Duration::ZERO, Duration::ZERO).start();
         let connected = tokio::time::timeout(Duration::from_secs(20), client.connected()).await;
-        let error = connected.expect("it is tried for ever").unwrap_err().to_string();
+        let error = connected.expect("it is tried forever").unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
 }

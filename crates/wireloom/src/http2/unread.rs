@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    // Without it curl 7.88 would wait for ever.
+    // Without it curl 7.88 would wait forever.
     #[test]
     fn an_accepted_request_gets_window_for_the_rest() {
         assert_eq!(withheld(b"200", 2 * LEN_MAX), 0);

@@ -473,7 +473,7 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
 /// How many clients that have left before they were accepted may follow one another before the listener is left alone too: one that fails
-/// like that for ever must not keep a thread busy.
+/// like that forever must not keep a thread busy.
 const LEFT_IN_ROW_MAX: usize = 100;
 
 /// Counts connections that could not be accepted, and logs them at most once a second.

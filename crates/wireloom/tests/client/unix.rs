@@ -85,7 +85,7 @@ async fn kept_connections_belong_to_one_socket() {
         let server = Server::new(bind_unix(path).unwrap());
         tokio::spawn(server.serve(move |_: wireloom::Request| async move { Response::text(200, name) }));
     }
-    // A lifetime that the clock cannot represent is for ever.
+    // A lifetime that the clock cannot represent is forever.
     let pool = Pool::with_limits(Connector::new(), 4, std::time::Duration::MAX);
     for (path, name) in paths.iter().zip(["first", "second"]).chain(paths.iter().zip(["first", "second"])) {
         let mut response =

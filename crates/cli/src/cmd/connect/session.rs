@@ -242,7 +242,7 @@ impl<'a> Inbox<'a> {
         self.expected.is_empty() && self.remaining.is_none_or(|remaining| remaining == 0)
     }
 
-    /// The exit code when the output cannot be written. One that nobody reads any more met no expectation.
+    /// The exit code when the output cannot be written. If its reader has gone, no expectation was met.
     fn unwritable(&self, error: &io::Error) -> Exit {
         match self.journal.notes().unwritable(error) {
             Exit::Success if self.args.is_expecting() && !self.is_satisfied() => Exit::Unmet,

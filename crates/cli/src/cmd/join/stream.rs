@@ -222,7 +222,7 @@ impl Program {
         waited
     }
 
-    /// Waits until the process group has ended. A process that was not waited for counts as running, so that this may take for ever.
+    /// Waits until the process group has ended. A process that was not waited for counts as running, so that this may take forever.
     #[cfg(unix)]
     async fn group_end(&mut self) {
         while self.is_group_running() {

@@ -34,7 +34,7 @@ fn a_client_reads_regardless_of_its_own_output() {
         client.send_request(fields(), true).unwrap();
     }
     assert!(client.memory().output > 3 << 20);
-    assert!(client.wants_read(), "a server that waits for the client to read would wait for ever");
+    assert!(client.wants_read(), "a server that waits for the client to read would wait forever");
     let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
     let (taken, _) = client.handle_input(Duration::ZERO, &ping).unwrap();
     assert_eq!(taken, ping.len());

@@ -2,7 +2,7 @@
 //! power fails.
 //!
 //! After each restart every acknowledged publication is in the history of its channel, at its offset, or the history has
-//! another epoch for a reason: then clients are told that they cannot recover.
+//! another epoch for a reason: then clients learn that they cannot recover.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;

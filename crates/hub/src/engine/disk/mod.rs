@@ -169,7 +169,7 @@ impl DiskEngine {
 
     /// Reads what is left of a damaged file of histories, sets the file aside, and writes a new one. Of each channel, the newest
     /// publications without a gap are kept. A channel keeps its position if that can be read: clients that missed only what is kept
-    /// recover. Others have a new epoch, and their clients are told that they cannot recover.
+    /// recover. Others have a new epoch, and their clients learn that they cannot recover.
     ///
     /// # Errors
     /// There is no file, it is in use, nothing in it can be read, or the new one cannot be written.

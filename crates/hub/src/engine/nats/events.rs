@@ -260,7 +260,7 @@ async fn is_taken(leases: &kv::Store, node: &str) -> Result<bool, EngineError> {
     Ok(lease.is_some_and(|lease| lease.ends_with(LOST)))
 }
 
-/// Removes a row of a bucket. The bucket's own purge would leave a marker for each key, for ever.
+/// Removes a row of a bucket. The bucket's own purge would leave a marker for each key, forever.
 async fn purge(bucket: &kv::Store, key: &str) -> Result<(), EngineError> {
     let subject = format!("$KV.{}.{key}", bucket.name);
     bucket.stream.purge().filter(subject).await.map_err(unavailable).map(drop)

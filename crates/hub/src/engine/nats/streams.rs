@@ -4,10 +4,9 @@
 //! shrinks. How much of it is a channel's history is decided by the node that reads it. So nodes with different settings
 //! share one history, and a change of the settings keeps it.
 //!
-//! NATS updates a stream whatever it has become since it was read. So of two nodes that make it grow at the same time, each for a setting of
-//! its own, the later one may undo what the earlier one has asked for, until that reads the stream again, some ten seconds later, and makes it
-//! grow again. Meanwhile the stream keeps what was asked for before. Clients that miss what it has dropped are told so: the smallest size is
-//! part of each update.
+//! NATS updates a stream even if it has changed since it was read. So if two nodes raise different settings at the same time, the later one may undo
+//! the change of the earlier one, until that reads the stream again, some ten seconds later. Meanwhile the stream has its earlier settings. Clients that
+//! miss dropped publications receive `recovered: false`: the smallest size is part of each update.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};

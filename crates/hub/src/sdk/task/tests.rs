@@ -314,7 +314,7 @@ async fn a_server_that_owes_an_answer_is_given_up() {
     let lost = tokio::select! {
         lost = task.serve(opened) => lost,
         () = serving => unreachable!(),
-        () = tokio::time::sleep(Duration::from_secs(3_600)) => panic!("it waits for ever"),
+        () = tokio::time::sleep(Duration::from_secs(3_600)) => panic!("it waits forever"),
     };
     assert!(matches!(lost, Ok(Lost::Retry { .. })));
     // 60 timeouts.

@@ -184,7 +184,7 @@ pub struct Loss {
 impl Connector {
     /// A WebSocket that is opened again when it is lost. The first [`next`](Reconnecting::next) opens it.
     pub fn reconnecting(&self, url: impl Into<String>, mut policy: ReconnectPolicy) -> Reconnecting {
-        // A ping that cannot be queued is tried again after this time: without any, for ever at once.
+        // A ping that cannot be queued is tried again after this time: without any, forever at once.
         policy.confirm_after = policy.confirm_after.max(Duration::from_millis(1));
         Reconnecting {
             attempt: Attempt { connector: self.clone(), url: url.into(), failed: 0 },
