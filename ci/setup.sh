@@ -99,13 +99,15 @@ may_install() {
     [ "$consent" = yes ]
 }
 
-# Installs Debian packages where that is possible.
+# Installs Debian packages where that is possible. The lists of packages are fetched once.
+lists=old
 debian() {
     local as_root=()
     [ "$(id -u)" = 0 ] || as_root=(sudo -n)
     if ${as_root[@]+"${as_root[@]}"} true 2>/dev/null; then
-        ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive sh -c \
-            'apt-get update -q && apt-get install -qy --no-install-recommends "$@"' sh "$@" \
+        [ $lists = new ] || ${as_root[@]+"${as_root[@]}"} apt-get update -q
+        lists=new
+        ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$@" \
             || say "apt could not install: $* (the steps that need them are skipped)"
     else
         say "apt needs root, or sudo without a password, to install: $* (the steps that need them are skipped)"
