@@ -6,7 +6,7 @@
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use std::time::Duration;
-use wireloom_inspect::recording::Recorder;
+use wireloom_inspect::recording::Encoder;
 use wireloom_inspect::{Assume, Config, Direction, Entry, Inspector};
 
 #[derive(Arbitrary, Debug)]
@@ -44,13 +44,11 @@ fuzz_target!(|input: Input<'_>| {
         let kinds = |entries: &[Entry]| entries.iter().map(|entry| entry.kind.clone()).collect::<Vec<_>>();
         assert_eq!(kinds(&whole), kinds(&cut));
     }
-    let mut recording = Vec::new();
-    if let Ok(mut recorder) = Recorder::new(&mut recording, Duration::ZERO, true) {
-        for (to_client, bytes) in &input.runs {
-            let direction = if *to_client { Direction::ToClient } else { Direction::ToServer };
-            let _ = recorder.bytes(Duration::ZERO, 1, direction, bytes);
-        }
-        let _ = recorder.end(Duration::ZERO, 1, Direction::ToServer);
-        let _ = recorder.end(Duration::ZERO, 1, Direction::ToClient);
+    let mut encoder = Encoder::new(1, true);
+    for (to_client, bytes) in &input.runs {
+        let direction = if *to_client { Direction::ToClient } else { Direction::ToServer };
+        let _ = encoder.bytes(Duration::ZERO, direction, bytes);
     }
+    let _ = encoder.end(Duration::ZERO, Direction::ToServer);
+    let _ = encoder.end(Duration::ZERO, Direction::ToClient);
 });

@@ -1,106 +1,221 @@
 //! `--record`: writes the bytes of connections to a file, in the format of `wireloom_inspect::recording`.
+//!
+//! ```text
+//! a connection: mask, encode --.
+//! a connection: mask, encode ---+--> lines, at most QUEUED_LEN_MAX --> a thread --> the file
+//! ```
 
+use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufWriter};
-use std::sync::{Mutex, PoisonError};
+use std::io::{self, Write as _};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tracing::error;
-use wireloom::{Tap, TapEvent};
+use wireloom::TapEvent;
 use wireloom_inspect::Direction;
-use wireloom_inspect::recording::Recorder;
+use wireloom_inspect::recording::{Encoder, first_line};
 
 use crate::args::Record;
+use crate::throttle::Throttle;
 use crate::{file, terminal};
+
+/// Lines that the file has not taken, in bytes.
+const QUEUED_LEN_MAX: usize = 4 << 20;
+
+/// How long the end of the command waits for the file, which may be a pipe that nobody reads.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The role of this process in the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Client,
+    /// It never waits for the file: what that does not take in time is lost, and marked as such.
     Server,
 }
 
-/// A recording.
-enum Recording {
-    /// Nothing has been recorded. The file keeps what it holds.
-    Ready(File),
-    Started(Recorder<BufWriter<File>>),
-    /// A write failed.
-    Failed,
+/// A recording, which is complete once this is dropped.
+pub(crate) struct Recording {
+    queue: Arc<Queue>,
+    masks_secrets: bool,
+    started: Instant,
 }
 
-impl Recording {
-    /// The recorder, which empties the file at first; `None` after a failure.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    fn recorder(
-        &mut self,
-        since_epoch: Duration,
-        masks_secrets: bool,
-    ) -> io::Result<Option<&mut Recorder<BufWriter<File>>>> {
-        if let Self::Ready(_) = self
-            && let Self::Ready(file) = std::mem::replace(self, Self::Failed)
-        {
-            file::empty(&file);
-            *self = Self::Started(Recorder::new(BufWriter::new(file), since_epoch, masks_secrets)?);
-        }
-        Ok(match self {
-            Self::Started(recorder) => Some(recorder),
-            Self::Ready(_) | Self::Failed => None,
-        })
-    }
-}
-
-/// Writes an event of the connection with this number.
+/// Records an event of the connection with this number.
 pub(crate) type Observer = Box<dyn Fn(u64, TapEvent<'_>) + Send + Sync>;
 
 /// Starts a recording if the arguments ask for one. Its first bytes replace what the file holds.
 ///
 /// # Errors
 /// The file cannot be written; the text names it.
-pub(crate) fn start(args: &Record, side: Side) -> Result<Option<Tap>, String> {
-    Ok(observer(args, side)?.map(Tap::new))
-}
-
-/// As [`start`], without the tap. The observer writes each event to the file before the next one.
-///
-/// # Errors
-/// The file cannot be written; the text names it.
-pub(crate) fn observer(args: &Record, side: Side) -> Result<Option<Observer>, String> {
+pub(crate) fn start(args: &Record, side: Side) -> Result<Option<Recording>, String> {
     let Some(path) = &args.record else { return Ok(None) };
     let named = |error: io::Error| format!("--record {}: {error}", path.display());
-    let recording = Mutex::new(Recording::Ready(file::open_private(path).map_err(named)?));
+    let file = file::open_private(path).map_err(named)?;
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let masks_secrets = !args.record_secrets;
-    let started = Instant::now();
-    let name = path.display().to_string();
-    let (received, sent) = match side {
-        Side::Client => (Direction::ToClient, Direction::ToServer),
-        Side::Server => (Direction::ToServer, Direction::ToClient),
-    };
-    Ok(Some(Box::new(move |connection, event| {
-        let mut recording = recording.lock().unwrap_or_else(PoisonError::into_inner);
-        let offset = started.elapsed();
-        let written = recording.recorder(since_epoch, masks_secrets).and_then(|recorder| {
-            let Some(recorder) = recorder else { return Ok(()) };
-            match event {
-                TapEvent::Received(bytes) => recorder.bytes(offset, connection, received, bytes)?,
-                TapEvent::Sent(bytes) => recorder.bytes(offset, connection, sent, bytes)?,
-                TapEvent::ReceiveEnded => recorder.end(offset, connection, received)?,
-                TapEvent::SendEnded => recorder.end(offset, connection, sent)?,
-                _ => {}
+    let queue = Arc::new(Queue {
+        name: path.display().to_string(),
+        side,
+        lines: Mutex::default(),
+        changed: Condvar::new(),
+        losses: Throttle::default(),
+    });
+    let writer = queue.clone();
+    std::thread::spawn(move || writer.write(file, &first_line(since_epoch, masks_secrets)));
+    Ok(Some(Recording { queue, masks_secrets, started: Instant::now() }))
+}
+
+impl Recording {
+    /// An observer of the connections of this process.
+    pub(crate) fn observer(&self) -> Observer {
+        let Self { queue, masks_secrets, started } = self;
+        let (queue, masks_secrets, started) = (queue.clone(), *masks_secrets, *started);
+        let connections = Mutex::new(HashMap::<u64, Arc<Mutex<Encoder>>>::new());
+        let (received, sent) = match queue.side {
+            Side::Client => (Direction::ToClient, Direction::ToServer),
+            Side::Server => (Direction::ToServer, Direction::ToClient),
+        };
+        Box::new(move |number, event| {
+            let (direction, bytes) = match event {
+                TapEvent::Received(bytes) => (received, Some(bytes)),
+                TapEvent::Sent(bytes) => (sent, Some(bytes)),
+                TapEvent::ReceiveEnded => (received, None),
+                TapEvent::SendEnded => (sent, None),
+                _ => return,
+            };
+            let new = || Arc::new(Mutex::new(Encoder::new(number, masks_secrets)));
+            let connection = lock(&connections).entry(number).or_insert_with(new).clone();
+            let mut encoder = lock(&connection);
+            let offset = started.elapsed();
+            let lines = match bytes {
+                Some(bytes) => encoder.bytes(offset, direction, bytes),
+                None => encoder.end(offset, direction),
+            };
+            let is_queued = queue.push(&lines.text);
+            if !is_queued {
+                encoder.lose(&lines);
             }
-            recorder.flush()
-        });
-        if let Err(error) = written {
-            let stopped = format!("--record {name}: {error}; recording has stopped");
-            match side {
-                Side::Client => terminal::print_error(stopped),
-                // The output of a server may be unread, so the error is logged.
-                Side::Server => error!("{stopped}"),
+            if encoder.has_ended() {
+                lock(&connections).remove(&number);
             }
-            *recording = Recording::Failed;
+            drop(encoder);
+            if !is_queued && queue.losses.next(Instant::now()).is_some() {
+                queue.report("the file does not take what is recorded as fast as it comes; some is left out");
+            }
+        })
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let lines = lock(&self.queue.lines);
+        let is_writing = |lines: &mut Lines| lines.len() > 0;
+        let (lines, ended) = self
+            .queue
+            .changed
+            .wait_timeout_while(lines, END_TIMEOUT, is_writing)
+            .unwrap_or_else(PoisonError::into_inner);
+        drop(lines);
+        if ended.timed_out() {
+            self.queue.report("the file does not take the end of what was recorded; it is left out");
         }
-    })))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lines on their way from the connections to the file.
+struct Queue {
+    /// Of the file.
+    name: String,
+    side: Side,
+    lines: Mutex<Lines>,
+    /// There are lines to write, or room for more.
+    changed: Condvar,
+    losses: Throttle,
+}
+
+#[derive(Default)]
+struct Lines {
+    queued: String,
+    /// Bytes that are being written.
+    writing: usize,
+    /// A write has failed: nothing more is recorded.
+    has_failed: bool,
+}
+
+impl Lines {
+    fn len(&self) -> usize {
+        self.queued.len() + self.writing
+    }
+
+    /// Whether the queue takes this many bytes: any number while it is empty.
+    fn has_room(&self, len: usize) -> bool {
+        self.len() == 0 || self.len() + len <= QUEUED_LEN_MAX
+    }
+}
+
+impl Queue {
+    /// Queues lines; false if there is no room for them.
+    fn push(&self, text: &str) -> bool {
+        if text.is_empty() {
+            return true;
+        }
+        let mut lines = lock(&self.lines);
+        if self.side == Side::Client {
+            let is_full = |lines: &mut Lines| !lines.has_failed && !lines.has_room(text.len());
+            lines = self.changed.wait_while(lines, is_full).unwrap_or_else(PoisonError::into_inner);
+        }
+        if lines.has_failed {
+            return true;
+        }
+        if !lines.has_room(text.len()) {
+            return false;
+        }
+        lines.queued.push_str(text);
+        drop(lines);
+        self.changed.notify_all();
+        true
+    }
+
+    /// Writes lines as they come, until that fails.
+    fn write(&self, mut file: File, first_line: &str) {
+        let mut text = self.next();
+        // Until there is something to record, the file keeps what it holds.
+        file::empty(&file);
+        let mut written = file.write_all(first_line.as_bytes());
+        let error = loop {
+            if let Err(error) = written.and_then(|()| file.write_all(text.as_bytes())) {
+                break error;
+            }
+            written = Ok(());
+            text = self.next();
+        };
+        *lock(&self.lines) = Lines { has_failed: true, ..Lines::default() };
+        self.changed.notify_all();
+        self.report(&format!("{error}; recording has stopped"));
+    }
+
+    /// Waits for the next lines, when those before have been written.
+    fn next(&self) -> String {
+        let mut lines = lock(&self.lines);
+        lines.writing = 0;
+        self.changed.notify_all();
+        let is_empty = |lines: &mut Lines| lines.queued.is_empty();
+        let mut lines = self.changed.wait_while(lines, is_empty).unwrap_or_else(PoisonError::into_inner);
+        lines.writing = lines.queued.len();
+        std::mem::take(&mut lines.queued)
+    }
+
+    fn report(&self, what: &str) {
+        let text = format!("--record {}: {what}", self.name);
+        match self.side {
+            Side::Client => terminal::print_error(text),
+            // Nobody may read what a server prints.
+            Side::Server => error!("{text}"),
+        }
+    }
 }

@@ -117,30 +117,21 @@ impl Connection {
         }
     }
 
-    pub(crate) fn handle_bytes(
+    /// Handles the next bytes of a direction, a gap, or the end.
+    pub(crate) fn handle_run(
         &mut self,
         time: Option<Duration>,
         direction: Direction,
-        bytes: &[u8],
+        run: Run<'_>,
         budget: &Budget,
         keys: &KeyLog,
         out: &mut Vec<Entry>,
     ) {
-        self.time = time;
+        if !matches!(run, Run::End) {
+            self.time = time;
+        }
         let mut context = Context { out, budget, time, connection: self.id, direction, stream: None };
-        deliver(&mut self.transport, &mut self.ended, &mut context, keys, Run::Bytes(bytes));
-    }
-
-    pub(crate) fn handle_end(
-        &mut self,
-        time: Option<Duration>,
-        direction: Direction,
-        budget: &Budget,
-        keys: &KeyLog,
-        out: &mut Vec<Entry>,
-    ) {
-        let mut context = Context { out, budget, time, connection: self.id, direction, stream: None };
-        deliver(&mut self.transport, &mut self.ended, &mut context, keys, Run::End);
+        deliver(&mut self.transport, &mut self.ended, &mut context, keys, run);
     }
 
     /// Handles the end of the connection or of the capture.

@@ -9,6 +9,7 @@ use crate::entry::{Direction, Entry};
 use crate::limits::{Budget, CONNECTIONS_MAX};
 use crate::packet::{self, LinkType, NotTcp};
 use crate::session::Assume;
+use crate::tcp::Run;
 use crate::tls::KeyLog;
 
 /// Options for decoding.
@@ -120,6 +121,29 @@ impl Inspector {
         bytes: &[u8],
         out: &mut Vec<Entry>,
     ) {
+        self.handle_run(number, time, direction, Run::Bytes(bytes), out);
+    }
+
+    /// Handles bytes that are missing in what [`Inspector::handle_bytes`] gets.
+    pub fn handle_gap(
+        &mut self,
+        number: u64,
+        time: Option<Duration>,
+        direction: Direction,
+        len: u64,
+        out: &mut Vec<Entry>,
+    ) {
+        self.handle_run(number, time, direction, Run::Gap(len), out);
+    }
+
+    fn handle_run(
+        &mut self,
+        number: u64,
+        time: Option<Duration>,
+        direction: Direction,
+        run: Run<'_>,
+        out: &mut Vec<Entry>,
+    ) {
         if !self.by_number.contains_key(&number) {
             self.make_room(out);
             self.connections += 1;
@@ -128,7 +152,7 @@ impl Inspector {
         self.uses += 1;
         if let Some(connection) = self.by_number.get_mut(&number) {
             connection.used = self.uses;
-            connection.handle_bytes(time, direction, bytes, &self.budget, &self.keys, out);
+            connection.handle_run(time, direction, run, &self.budget, &self.keys, out);
         }
     }
 
@@ -141,7 +165,7 @@ impl Inspector {
         out: &mut Vec<Entry>,
     ) {
         if let Some(connection) = self.by_number.get_mut(&number) {
-            connection.handle_end(time, direction, &self.budget, &self.keys, out);
+            connection.handle_run(time, direction, Run::End, &self.budget, &self.keys, out);
         }
     }
 

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 use wireloom::{
     DeflateConfig, IoUring, Keepalive, Observer, OriginPolicy, Server, ServerConfig, ServerHandle, SlowPeer,
+    Tap,
 };
 
 use self::admin::Admin;
@@ -113,7 +114,8 @@ fn admin_share(limit: usize) -> usize {
 
 async fn serve(args: &Serve) -> Result<(), Failure> {
     let mut config = args.config();
-    config.tap = recording::start(&args.record, Side::Server).map_err(unusable)?;
+    let recording = recording::start(&args.record, Side::Server).map_err(unusable)?;
+    config.tap = recording.as_ref().map(|recording| Tap::new(recording.observer()));
     #[cfg(feature = "opentelemetry")]
     let traces = crate::traces::start()?;
     // Before the hub, which may wait for its broker: without a handler the first process of a container ignores signals.
@@ -199,6 +201,7 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
     if let Some(traces) = traces {
         traces.shut_down().await;
     }
+    drop(recording);
     info!("stopped");
     Ok(())
 }

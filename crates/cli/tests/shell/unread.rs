@@ -107,6 +107,29 @@ async fn listen_joins_while_nobody_reads_its_notes() {
     assert_eq!(exit_code(&mut child).await, Some(1));
 }
 
+// As a hung mount does, a pipe that nobody reads takes no byte more.
+#[tokio::test]
+async fn serve_serves_and_ends_while_its_recording_is_not_read() {
+    let folder = folder("unread-record");
+    let path = folder.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let _unread = tokio::net::unix::pipe::OpenOptions::new().open_receiver(&path).unwrap();
+    let mut server = Server::start(&["--record", path.to_str().unwrap()]).await;
+    // Far more than the pipe and the queue hold.
+    for _ in 0..2 {
+        let mut stream = tokio::net::TcpStream::connect(&server.addresses[0]).await.unwrap();
+        let request = b"GET /source?size=1000000&count=20 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        timeout(DEADLINE, stream.read_to_end(&mut answer)).await.expect("it serves").unwrap();
+        assert!(answer.len() > 20_000_000, "{}", answer.len());
+    }
+    server.logged("some is left out").await;
+    server.signal("-TERM");
+    assert_eq!(server.exit_code().await, Some(0));
+    assert!(server.log_to_end().await.iter().any(|line| line.contains("the end of what was recorded")));
+}
+
 #[tokio::test]
 async fn serve_serves_while_nobody_reads_its_addresses() {
     let folder = folder("unread-serve");

@@ -31,6 +31,11 @@ pub(super) fn read(
                 let time = started.unwrap_or_default().checked_add(offset);
                 handle_bytes(inspector, connection, time, direction, &bytes, sink)
             }
+            Event::Lost { offset, connection, direction, len } => {
+                let time = started.unwrap_or_default().checked_add(offset);
+                inspector.handle_gap(connection, time, direction, len, &mut entries);
+                flush(&mut entries, sink)
+            }
             Event::End { offset, connection, direction } => {
                 let time = started.unwrap_or_default().checked_add(offset);
                 inspector.handle_end(connection, time, direction, &mut entries);

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use super::join::{Ended, Stream};
 use crate::args::{Connect, Format};
 use crate::exit::Exit;
-use crate::recording::{self, Side};
+use crate::recording::{self, Recording, Side};
 use crate::signals::Signals;
 use crate::terminal;
 use journal::Journal;
@@ -40,13 +40,15 @@ pub(crate) fn run(args: Connect) -> Exit {
             return Exit::NoConnection;
         }
     };
-    let exit = runtime.block_on(connect(args));
+    let mut recording = None;
+    let exit = runtime.block_on(connect(args, &mut recording));
     // A thread may be blocked reading the input.
     runtime.shutdown_background();
+    drop(recording);
     exit
 }
 
-async fn connect(args: Connect) -> Exit {
+async fn connect(args: Connect, recording: &mut Option<Recording>) -> Exit {
     let is_request = args.is_request();
     if let Some(conflict) = args.conflict() {
         terminal::print_error(conflict);
@@ -70,11 +72,11 @@ async fn connect(args: Connect) -> Exit {
         Ok(signals) => signals,
         Err(error) => return usage(error.to_string()),
     };
-    let record = match recording::observer(&args.record, Side::Client) {
-        Ok(record) => record,
+    *recording = match recording::start(&args.record, Side::Client) {
+        Ok(recording) => recording,
         Err(error) => return usage(error),
     };
-    let trace = Trace::new(&args, &notes, record);
+    let trace = Trace::new(&args, &notes, recording.as_ref().map(Recording::observer));
     if is_request {
         return tokio::select! {
             exit = request::run(&args, output, &trace, &notes) => exit,
