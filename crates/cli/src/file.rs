@@ -17,27 +17,15 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// It cannot be written.
 pub(crate) fn open_private(path: &Path) -> io::Result<File> {
-    private(&mut options()).open(path)
-}
-
-/// Opens a file for writing at its end. One that did not exist is for this user alone: it will hold secrets.
-///
-/// # Errors
-/// It cannot be written.
-pub(crate) fn append_private(path: &Path) -> io::Result<File> {
-    private(options().append(true)).open(path)
+    let mut options = options();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
 }
 
 fn options() -> OpenOptions {
     let mut options = File::options();
     options.write(true).create(true).truncate(false);
-    options
-}
-
-/// With permissions for this user alone, where the file is created.
-fn private(options: &mut OpenOptions) -> &OpenOptions {
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
     options
 }
 

@@ -15,7 +15,7 @@ use super::verifier::{TrustAnyone, TrustOwn};
 use super::{Protocols, failed};
 use crate::error::Error;
 use crate::transport::counted::Counted;
-use crate::transport::tls::{pem_error, provider};
+use crate::transport::tls::{key_log, pem_error, provider};
 use crate::transport::{Io, TlsInfo};
 
 /// The certificates that a client trusts, and its own.
@@ -29,7 +29,7 @@ pub struct ClientTls {
     hides_identity: bool,
     /// A choice was added to a configuration of rustls, which cannot be changed.
     conflicts: bool,
-    logs_secrets: bool,
+    key_log: Option<Arc<dyn rustls::KeyLog>>,
     built: Arc<OnceLock<Arc<ClientConfig>>>,
 }
 
@@ -152,13 +152,13 @@ impl ClientTls {
 
     /// Appends the secrets of each session to the file that the environment variable `SSLKEYLOGFILE` names, so that `wireloom inspect`
     /// and Wireshark can decrypt captured traffic. Does nothing without the variable, or where the file cannot be written. Anyone with
-    /// the file can read the traffic: for development.
+    /// the file can read the traffic: for development. A new file is for this user alone.
     #[must_use]
     pub fn log_secrets(mut self) -> Self {
         if let Trust::Rustls(_) = self.trust {
             return self.conflicting();
         }
-        self.logs_secrets = true;
+        self.key_log = Some(key_log());
         self.changed()
     }
 
@@ -243,8 +243,8 @@ impl ClientTls {
                 builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(Error::from)?
             }
         };
-        if self.logs_secrets {
-            config.key_log = Arc::new(rustls::KeyLogFile::new());
+        if let Some(key_log) = &self.key_log {
+            config.key_log = key_log.clone();
         }
         Ok(Arc::new(config))
     }

@@ -25,6 +25,18 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
+/// Appends to the file that `SSLKEYLOGFILE` names. One that did not exist is for this user alone, which rustls does not see to.
+pub(crate) fn key_log() -> Arc<dyn rustls::KeyLog> {
+    if let Some(path) = std::env::var_os("SSLKEYLOGFILE") {
+        let mut options = std::fs::File::options();
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        // rustls opens it again, and logs an error.
+        let _ = options.append(true).create(true).open(path);
+    }
+    Arc::new(rustls::KeyLogFile::new())
+}
+
 /// The server's side: a certificate and its key, which can be exchanged while it serves.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
@@ -126,7 +138,7 @@ impl ServerTls {
     /// [`ClientTls::log_secrets`](crate::ClientTls::log_secrets) does.
     #[must_use]
     pub fn log_secrets(mut self) -> Self {
-        self.key_log = Some(Arc::new(rustls::KeyLogFile::new()));
+        self.key_log = Some(key_log());
         let config = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
         let config = self.logging(config);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;

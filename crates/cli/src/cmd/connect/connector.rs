@@ -14,7 +14,6 @@ use super::journal::Journal;
 use super::trace::Trace;
 use crate::args::{Connect, Framing, Tls, has_scheme};
 use crate::cmd::join::Joining;
-use crate::file;
 
 /// The longest message to accept, in bytes.
 const MAX_MESSAGE: u64 = 64 << 20;
@@ -171,8 +170,8 @@ pub(in crate::cmd) fn port(url: &str) -> Option<u16> {
 /// # Errors
 /// A file cannot be used; the text names its option.
 pub(in crate::cmd) fn tls(args: &Tls) -> Result<ClientTls, String> {
-    check_key_log()?;
     let mut tls = ClientTls::default().log_secrets();
+    check_key_log()?;
     if args.insecure {
         tls = tls.insecure();
     }
@@ -193,7 +192,6 @@ pub(in crate::cmd) fn tls(args: &Tls) -> Result<ClientTls, String> {
 /// # Errors
 /// A file cannot be used; the text names its option.
 pub(in crate::cmd) fn server_tls(cert: Option<&Path>, key: Option<&Path>) -> Result<ServerTls, String> {
-    check_key_log()?;
     let tls = match (cert, key) {
         (Some(cert), Some(key)) => {
             check_file("--cert", cert)?;
@@ -204,7 +202,9 @@ pub(in crate::cmd) fn server_tls(cert: Option<&Path>, key: Option<&Path>) -> Res
             .map(|(tls, _)| tls)
             .map_err(|error| format!("cannot make a certificate: {error}"))?,
     };
-    Ok(tls.log_secrets())
+    let tls = tls.log_secrets();
+    check_key_log()?;
+    Ok(tls)
 }
 
 /// Opens a file for the reason why it cannot be read: the library reports only the kind of an error.
@@ -216,14 +216,14 @@ fn unusable_pair(cert: &Path, key: &Path, error: &dyn Display) -> String {
     format!("--cert {} with --key {}: {error}", cert.display(), key.display())
 }
 
-/// Checks that the file of SSLKEYLOGFILE can be written, which rustls only logs, and creates it for this user alone, which rustls does not.
+/// Checks that the file of SSLKEYLOGFILE, which `log_secrets` has created, can be written: rustls only logs an error.
 ///
 /// # Errors
 /// It cannot; the text names it.
 fn check_key_log() -> Result<(), String> {
     let Some(path) = std::env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()) else { return Ok(()) };
-    let path = Path::new(&path);
-    file::append_private(path).map(drop).map_err(|error| format!("SSLKEYLOGFILE {}: {error}", path.display()))
+    let file = File::options().append(true).open(&path);
+    file.map(drop).map_err(|error| format!("SSLKEYLOGFILE {}: {error}", path.display()))
 }
 
 #[cfg(test)]
