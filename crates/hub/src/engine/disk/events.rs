@@ -1,7 +1,6 @@
 //! The queue of events in a file of redb, beside that of histories. One thread reads and changes it.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -9,6 +8,7 @@ use redb::{Database, ReadableTable, ReadableTableMetadata as _, TableDefinition,
 use tokio::sync::oneshot;
 use tracing::{error, info};
 
+use super::committer::{Committer, Refusal};
 use super::file::Store;
 use crate::engine::event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent, reported_at};
 use crate::engine::status::Status;
@@ -21,9 +21,6 @@ const OPEN: TableDefinition<'_, (&str, &str), &[u8]> = TableDefinition::new("ope
 const QUEUE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("queue");
 /// How often the node of this process has renewed its lease. A file that begins anew has a smaller number.
 const RENEWALS: TableDefinition<'_, &str, u64> = TableDefinition::new("renewals");
-
-/// The maximum number of calls that one commit carries out.
-const BATCH_MAX: usize = 1_024;
 
 /// The name of the file in its directory.
 pub(super) const FILE: &str = "events.redb";
@@ -49,12 +46,7 @@ struct Job {
 pub(super) struct DiskQueue {
     open: Open,
     status: Arc<Status>,
-    thread: Mutex<Option<Thread>>,
-}
-
-struct Thread {
-    jobs: SyncSender<Job>,
-    handle: std::thread::JoinHandle<()>,
+    committer: Mutex<Option<Committer<Job>>>,
 }
 
 /// The file as its thread has it.
@@ -131,49 +123,32 @@ fn push(queue: &mut redb::Table<'_, u64, &[u8]>, event: &[u8]) -> Result<(), red
     Ok(())
 }
 
-/// Carries out jobs in their order, until their sender is dropped.
-fn run(open: &Open, status: &Status, jobs: &Receiver<Job>) {
-    let mut file = File::New;
-    loop {
-        let first = match status.health().failure {
-            None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(_) => jobs.recv_timeout(RETRY_AFTER),
-        };
-        let mut batch = match first {
-            Ok(first) => vec![first],
-            Err(RecvTimeoutError::Timeout) => Vec::new(),
-            Err(RecvTimeoutError::Disconnected) => return,
-        };
-        batch.extend(jobs.try_iter().take(BATCH_MAX - 1));
-        run_batch(open, &mut file, status, batch);
-    }
-}
-
 impl DiskQueue {
     pub(super) fn new(open: Open) -> Self {
-        Self { open, status: Arc::default(), thread: Mutex::default() }
+        Self { open, status: Arc::default(), committer: Mutex::default() }
     }
 
     pub(super) fn health(&self) -> EngineHealth {
         self.status.health()
     }
 
+    fn start(&self) -> std::io::Result<Committer<Job>> {
+        let (open, status, mut file) = (self.open.clone(), self.status.clone(), File::New);
+        Committer::start("wireloom-events", move |batch| {
+            run_batch(&open, &mut file, &status, batch);
+            status.health().failure.map(|_| RETRY_AFTER)
+        })
+    }
+
     fn submit(&self, job: Job) -> Result<(), EngineError> {
-        let mut thread = lock(&self.thread);
-        let jobs = match &*thread {
-            Some(Thread { jobs, .. }) => jobs.clone(),
-            None => {
-                let (jobs, received) = sync_channel::<Job>(64 * BATCH_MAX);
-                let (open, status) = (self.open.clone(), self.status.clone());
-                let run = move || run(&open, &status, &received);
-                let spawned = std::thread::Builder::new().name("wireloom-events".into()).spawn(run);
-                let handle = spawned.map_err(unavailable)?;
-                thread.insert(Thread { jobs, handle }).jobs.clone()
-            }
+        let mut committer = lock(&self.committer);
+        let committer = match &mut *committer {
+            Some(committer) => committer,
+            none => none.insert(self.start().map_err(unavailable)?),
         };
-        jobs.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) => unavailable("the disk is too slow"),
-            TrySendError::Disconnected(_) => {
+        committer.submit(job).map_err(|refusal| match refusal {
+            Refusal::Full => unavailable("the disk is too slow"),
+            Refusal::Stopped => {
                 let stopped = unavailable("the thread has stopped");
                 self.status.failed(&stopped.to_string());
                 stopped
@@ -231,17 +206,6 @@ fn run_batch(open: &Open, file: &mut File, status: &Status, batch: Vec<Job>) {
             }
             file.close();
             failures.into_iter().for_each(|failed| failed(error.clone()));
-        }
-    }
-}
-
-impl Drop for DiskQueue {
-    fn drop(&mut self) {
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Thread { jobs, handle }) = thread {
-            drop(jobs);
-            // It commits all submitted jobs first.
-            let _ = handle.join();
         }
     }
 }

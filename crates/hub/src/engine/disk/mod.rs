@@ -9,8 +9,9 @@
 //! acknowledged after it was committed, so that no client knows a position that a crash could undo. Everything that
 //! arrives during a commit goes into the next one.
 //!
-//! Layers: `damaged` → `file` → `events`, `salvage`, `writer` → `crash`.
+//! Layers: `committer`, `damaged` → `file` → `events`, `salvage`, `writer` → `crash`.
 
+mod committer;
 #[cfg(test)]
 mod crash;
 mod damaged;
@@ -21,11 +22,11 @@ mod writer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
 
 use tokio::sync::{Semaphore, oneshot};
 
+use self::committer::{Committer, Refusal};
 use self::writer::{Job, Overdue, Writer};
 use super::status::Status;
 use super::{
@@ -39,9 +40,6 @@ use crate::protocol::{ClientInfo, PresenceStatsResult, Publication};
 pub use self::file::FileReport;
 pub use self::salvage::Salvaged;
 
-/// The maximum number of jobs in a commit.
-const BATCH_MAX: usize = 1_024;
-
 /// The name of the file in its directory.
 const FILE: &str = "history.redb";
 
@@ -50,9 +48,7 @@ pub struct DiskEngine {
     memory: Arc<MemoryEngine>,
     status: Arc<Status>,
     events: events::DiskQueue,
-    /// `None` while the engine is being dropped: the writer ends when its sender is dropped.
-    jobs: Option<SyncSender<Job>>,
-    writer: Option<std::thread::JoinHandle<()>>,
+    writer: Committer<Job>,
     /// Taken while the writer has a [`Job::Maintain`].
     maintaining: Arc<Semaphore>,
 }
@@ -125,29 +121,15 @@ impl DiskEngine {
         directory: &Path,
     ) -> std::io::Result<Self> {
         let status = writer.status();
-        let (jobs, received) = sync_channel(64 * BATCH_MAX);
-        let run = move || {
-            loop {
-                let first = match writer.retry_after() {
-                    None => received.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                    Some(delay) => received.recv_timeout(delay),
-                };
-                let mut batch: Vec<Job> = match first {
-                    Ok(first) => vec![first],
-                    // The file is opened again, or more is dropped, although there is no job.
-                    Err(RecvTimeoutError::Timeout) => Vec::new(),
-                    Err(RecvTimeoutError::Disconnected) => return,
-                };
-                batch.extend(received.try_iter().take(BATCH_MAX - 1));
-                writer.handle(batch);
-            }
-        };
-        let writer = std::thread::Builder::new().name("wireloom-history".into()).spawn(run)?;
+        let writer = Committer::start("wireloom-history", move |batch| {
+            writer.handle(batch);
+            writer.retry_after()
+        })?;
         let path = directory.join(events::FILE);
         let open = move || file::open(&path).map_err(|error| error.to_string());
         let events = events::DiskQueue::new(Arc::new(open));
         let maintaining = Arc::new(Semaphore::new(1));
-        Ok(Self { memory, status, events, jobs: Some(jobs), writer: Some(writer), maintaining })
+        Ok(Self { memory, status, events, writer, maintaining })
     }
 
     /// Checks the file of histories in a directory, and repairs what a crash left behind. The file must not be in use.
@@ -178,10 +160,9 @@ impl DiskEngine {
     }
 
     fn submit(&self, job: Job) -> Result<(), EngineError> {
-        let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
-        jobs.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) => EngineError::Unavailable("the disk is too slow".into()),
-            TrySendError::Disconnected(_) => {
+        self.writer.submit(job).map_err(|refusal| match refusal {
+            Refusal::Full => EngineError::Unavailable("the disk is too slow".into()),
+            Refusal::Stopped => {
                 self.status.failed(&stopped().to_string());
                 stopped()
             }
@@ -226,18 +207,6 @@ fn sync_directory(_: &Path) -> std::io::Result<()> {
 
 fn stopped() -> EngineError {
     EngineError::Unavailable("the history's writer has stopped".into())
-}
-
-impl Drop for DiskEngine {
-    fn drop(&mut self) {
-        self.jobs = None;
-        // The writer commits all submitted jobs first. If it has dropped the hub itself, after a delivery, it goes on to do so.
-        if let Some(writer) =
-            self.writer.take_if(|writer| writer.thread().id() != std::thread::current().id())
-        {
-            let _ = writer.join();
-        }
-    }
 }
 
 impl Engine for DiskEngine {
@@ -357,6 +326,7 @@ impl Engine for DiskEngine {
 mod tests {
     use std::time::Duration;
 
+    use super::committer::BATCH_MAX;
     use super::*;
     use crate::engine::PendingDelivery;
     use crate::history::Log;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::{error, info, warn};
 
-use super::BATCH_MAX;
+use super::committer::BATCH_MAX;
 use super::file::{self, Change, Content, Key, Remembered, Replacement, Store};
 use crate::engine::logs::Decision;
 use crate::engine::status::Status;
