@@ -176,6 +176,48 @@ impl CatchUp {
     }
 }
 
+/// What becomes of what an engine has read of what it missed in a channel.
+#[cfg(any(feature = "nats", feature = "redis"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CaughtUp {
+    /// It is delivered, and nothing is missing then.
+    Whole,
+    /// It is delivered to those without a position, and there is more. Those with one recover.
+    Part,
+    /// There is more, and all have a position: they recover, and nothing is delivered.
+    Skipped,
+    /// The history no longer contains all that was missed: those with a position recover, and nothing is delivered.
+    Lost,
+}
+
+#[cfg(any(feature = "nats", feature = "redis"))]
+impl CaughtUp {
+    /// Decides about the publications that were read, drops them if they are not delivered, and reports the history as lost if subscribers
+    /// are to recover it. `is_in_parts`: it was, for the parts before.
+    async fn decide(
+        delivery: &dyn Delivery,
+        channel: &str,
+        is_lost: bool,
+        has_more: bool,
+        is_in_parts: bool,
+        publications: &mut Vec<Arc<Publication>>,
+    ) -> Self {
+        let decided = match (is_lost, has_more) {
+            (true, _) => Self::Lost,
+            (false, false) => Self::Whole,
+            (false, true) if delivery.has_unpositioned(channel) => Self::Part,
+            (false, true) => Self::Skipped,
+        };
+        if matches!(decided, Self::Lost | Self::Skipped) {
+            charge(budget::of_publications(&std::mem::take(publications))).await;
+        }
+        if decided != Self::Whole && !(decided == Self::Part && is_in_parts) {
+            delivery.deliver_history_lost(channel);
+        }
+        decided
+    }
+}
+
 /// The pause between two parts of what an engine has missed: subscribers are written to meanwhile.
 #[cfg(any(feature = "nats", feature = "redis"))]
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(20);

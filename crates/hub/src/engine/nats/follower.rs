@@ -12,9 +12,10 @@ use super::backlog::{Backlog, Dropped};
 use super::history::{self, Limits, Missed};
 use super::names::{epoch_in, token_of};
 use super::streams::Nats;
-use crate::budget::{self, charge};
 use crate::engine::commands::COMMANDS;
-use crate::engine::{CATCH_UP_PAUSE, CatchUp, DELIVERIES_PER_TURN, Delivery, EngineError, Membership};
+use crate::engine::{
+    CATCH_UP_PAUSE, CatchUp, CaughtUp, DELIVERIES_PER_TURN, Delivery, EngineError, Membership,
+};
 use crate::history::{HistoryQuery, Position, Recovery, Retention, count_within};
 use crate::protocol::{Publication, Push};
 
@@ -244,19 +245,14 @@ impl Follower {
         let missed = history::missed(nats, &self.channel, &since, retention, limits).await?;
         let Missed { recovery: Recovery { mut publications, recovered, mut position }, has_more } = missed;
         let is_lost = !recovered && !has_more;
-        // To be recovered by all.
-        let is_skipped = has_more && !delivery.has_unpositioned(&self.channel);
-        let has_more = has_more && !is_skipped;
-        if is_lost || is_skipped {
-            charge(budget::of_publications(&std::mem::take(&mut publications))).await;
-        } else if has_more {
+        let (channel, is_in_parts) = (&self.channel, at.is_in_parts);
+        let caught_up =
+            CaughtUp::decide(delivery, channel, is_lost, has_more, is_in_parts, &mut publications).await;
+        if caught_up == CaughtUp::Part {
             publications.truncate(count_within(&publications, len_max));
             position.offset = publications.last().map_or(since.offset, |last| last.offset);
         }
-        if is_lost || is_skipped || has_more && !at.is_in_parts {
-            delivery.deliver_history_lost(&self.channel);
-        }
-        if is_lost && self.channel == COMMANDS {
+        if caught_up == CaughtUp::Lost && self.channel == COMMANDS {
             // The commands that are left have not been executed.
             let read = history::read(nats, &self.channel, &HistoryQuery::default(), retention).await?;
             (publications, position) = (read.publications, read.position);
@@ -274,7 +270,7 @@ impl Follower {
         at.delivered = position.offset;
         at.complete = position.offset;
         at.epoch = position.epoch;
-        at.is_in_parts = has_more;
-        Ok(has_more)
+        at.is_in_parts = caught_up == CaughtUp::Part;
+        Ok(at.is_in_parts)
     }
 }

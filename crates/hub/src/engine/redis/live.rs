@@ -19,14 +19,13 @@ use super::connection::{Announcements, Confirmed, Connection, Pushes, Sharded, i
 use super::names::Names;
 use super::script::{self, Part, Read, Reading};
 use super::{READ_MAX, unavailable};
-use crate::budget::{self, charge};
 use crate::clock::{Clock, WarningLimit};
 use crate::concurrently::concurrently;
 use crate::engine::commands::COMMANDS;
 use crate::engine::peers::{HEARTBEAT, Peers};
 use crate::engine::status::Status;
 use crate::engine::{
-    CATCH_UP_PAUSE, CatchUp, DELIVERIES_PER_TURN, Delivery, EngineError, EngineHealth, Membership,
+    CATCH_UP_PAUSE, CatchUp, CaughtUp, DELIVERIES_PER_TURN, Delivery, EngineError, EngineHealth, Membership,
 };
 use crate::history::{Position, Retention, count_within};
 use crate::protocol::{Publication, Push};
@@ -879,28 +878,19 @@ impl Live {
         // Offsets are consecutive.
         let next = publications.first().map_or(position.offset, |first| first.offset.saturating_sub(1));
         let is_lost = !since.is_in(&position.epoch) || next != since.offset;
-        let mut end = position.offset;
-        if !is_lost {
-            publications.truncate(count_within(&publications, len_max));
-            end = publications.last().map_or(end, |last| last.offset);
-        }
-        // To be recovered by all.
-        let is_skipped = end < position.offset && !delivery.has_unpositioned(channel);
-        if is_lost || is_skipped {
-            charge(budget::of_publications(&std::mem::take(&mut publications))).await;
-            end = position.offset;
-        }
+        publications.truncate(count_within(&publications, len_max));
+        let end = publications.last().map_or(position.offset, |last| last.offset);
         let has_more = end < position.offset;
-        if is_lost && channel == COMMANDS {
+        let caught_up =
+            CaughtUp::decide(delivery, channel, is_lost, has_more, is_in_parts, &mut publications).await;
+        let is_in_parts = caught_up == CaughtUp::Part;
+        if caught_up == CaughtUp::Lost && channel == COMMANDS {
             // The commands that are left have not been executed.
             publications = read_after(0).await?.rest(&since).publications;
         }
-        if is_lost || is_skipped || has_more && !is_in_parts {
-            delivery.deliver_history_lost(channel);
-        }
         let reach = |offset| {
             let complete = Position { offset, epoch: position.epoch.clone() };
-            let reached = Reached { complete, delivered: offset, awaited_until: None, is_in_parts: has_more };
+            let reached = Reached { complete, delivered: offset, awaited_until: None, is_in_parts };
             self.set_reached(channel, Some(reached));
         };
         // In turns, so that the subscribers are written to in between. After each it may be dropped: the next comparison finds the rest.
@@ -912,7 +902,7 @@ impl Live {
             }
             tokio::task::yield_now().await;
         }
-        reach(end);
-        Ok(has_more)
+        reach(if is_in_parts { end } else { position.offset });
+        Ok(is_in_parts)
     }
 }
