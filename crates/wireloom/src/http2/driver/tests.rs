@@ -10,28 +10,39 @@ use crate::memory::{Category, Memory};
 use crate::transport::counted::Counted;
 use crate::transport::tls::{ServerTls, provider};
 
-/// A client that sends PING as fast as it is read.
-struct Flood {
-    opening: &'static [u8],
+/// A peer whose bytes arrive as `read` returns them, `None` if there are none yet, and that accepts what is sent as `write` does.
+struct Scripted<R, W> {
+    read: R,
+    write: W,
 }
 
-impl AsyncRead for Flood {
+impl<R, W> Scripted<R, W>
+where
+    R: FnMut() -> Option<Vec<u8>> + Send + Unpin + 'static,
+    W: FnMut(&[u8]) -> io::Result<usize> + Send + Unpin + 'static,
+{
+    fn io(read: R, write: W) -> Io {
+        Io::Other(Box::new(Self { read, write }))
+    }
+}
+
+impl<R: FnMut() -> Option<Vec<u8>> + Unpin, W: Unpin> AsyncRead for Scripted<R, W> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let budget = std::task::ready!(tokio::task::coop::poll_proceed(cx));
+        let Some(bytes) = (self.read)() else { return Poll::Pending };
         budget.made_progress();
-        let opening = std::mem::take(&mut self.opening);
-        buf.put_slice(if opening.is_empty() { b"\0\0\x08\x06\0\0\0\0\0question" } else { opening });
+        buf.put_slice(&bytes);
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Flood {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Poll::Ready(Ok(bytes.len()))
+impl<R: Unpin, W: FnMut(&[u8]) -> io::Result<usize> + Unpin> AsyncWrite for Scripted<R, W> {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready((self.write)(bytes))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -43,14 +54,31 @@ impl AsyncWrite for Flood {
     }
 }
 
+/// Bytes between a test and the transport of a driver.
+#[derive(Clone, Default)]
+struct Queue(std::sync::Arc<std::sync::Mutex<std::collections::VecDeque<Vec<u8>>>>);
+
+impl Queue {
+    fn push(&self, bytes: Vec<u8>) {
+        self.0.lock().unwrap().push_back(bytes);
+    }
+
+    fn pop(&self) -> Option<Vec<u8>> {
+        self.0.lock().unwrap().pop_front()
+    }
+}
+
+fn driver(io: Io, role: Role) -> Driver {
+    Driver::new(io, role, Config::new(role)).unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_never_stops_sending_does_not_postpone_deadlines() {
-    const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0, 0];
-    let opening = Vec::leak([PREFACE, SETTINGS].concat());
+    let opening = [PREFACE, &join(&[Frame::settings(&[]), Frame::settings_ack()])].concat();
+    let mut opening = Some(opening);
+    let read = move || opening.take().or_else(|| Some(Frame::ping("question").to_bytes()));
     let mut driver =
-        Driver::new(Io::Other(Box::new(Flood { opening })), Role::Server, Config::new(Role::Server))
-            .unwrap()
-            .with_idle_timeout(Duration::from_secs(60));
+        driver(Scripted::io(read, |bytes| Ok(bytes.len())), Role::Server).with_idle_timeout(IDLE_TIMEOUT);
     let shared = driver.shared().clone();
     let driving = tokio::spawn(async move {
         let mut incoming = Vec::new();
@@ -70,104 +98,42 @@ async fn a_peer_that_never_stops_sending_does_not_postpone_deadlines() {
     driving.abort();
 }
 
-/// A server that sends GOAWAY and closes when `closes` is set.
-struct Closing {
-    input: Vec<u8>,
-    closes: Arc<AtomicBool>,
-    /// A byte was accepted since then.
-    has_accepted: bool,
-}
-
-impl AsyncRead for Closing {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.input.is_empty() {
-            return Poll::Pending;
-        }
-        buf.put_slice(&std::mem::take(&mut self.input));
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Closing {
-    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.closes.load(Ordering::Relaxed) {
-            // The request has begun to leave.
-            if !std::mem::replace(&mut self.has_accepted, true) {
-                return Poll::Ready(Ok(1));
-            }
-            self.input = Frame::goaway(1, code::ENHANCE_YOUR_CALM, "").to_bytes();
-            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
-        }
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
 #[tokio::test]
 async fn the_reason_of_a_server_that_has_closed_is_read_after_a_failed_write() {
     let closes = Arc::new(AtomicBool::new(false));
-    let input = Frame::settings(&[]).to_bytes();
-    let io = Closing { input, closes: closes.clone(), has_accepted: false };
-    let driver = Driver::new(Io::Other(Box::new(io)), Role::Client, Config::new(Role::Client)).unwrap();
+    let reads = Queue::default();
+    reads.push(Frame::settings(&[]).to_bytes());
+    let (is_closing, answers, mut has_begun) = (closes.clone(), reads.clone(), false);
+    let write = move |bytes: &[u8]| match is_closing.load(Ordering::Relaxed) {
+        false => Ok(bytes.len()),
+        // The request has begun to leave.
+        true if !std::mem::replace(&mut has_begun, true) => Ok(1),
+        true => {
+            answers.push(Frame::goaway(1, code::ENHANCE_YOUR_CALM, "").to_bytes());
+            Err(io::ErrorKind::ConnectionReset.into())
+        }
+    };
+    let driver = driver(Scripted::io(move || reads.pop(), write), Role::Client);
     let requests = driver.requests();
     tokio::spawn(driver.run());
     requests.ready().await.unwrap();
     closes.store(true, Ordering::Relaxed);
-    let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
-    let (_send, mut recv) = requests.open(fields, true).unwrap();
+    let (_send, mut recv) = requests.open(get(), true).unwrap();
     assert_eq!(recv.head().await.unwrap_err(), HttpError::GoAway(ErrorCode::ENHANCE_YOUR_CALM));
-}
-
-/// A client whose bytes arrive in these parts, one for each read.
-#[derive(Clone, Default)]
-struct InParts {
-    parts: std::sync::Arc<std::sync::Mutex<std::collections::VecDeque<Vec<u8>>>>,
-    received: std::sync::Arc<std::sync::Mutex<Vec<u8>>>,
-}
-
-impl AsyncRead for InParts {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Some(part) = self.parts.lock().unwrap().pop_front() else { return Poll::Pending };
-        buf.put_slice(&part);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for InParts {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.received.lock().unwrap().extend_from_slice(bytes);
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_has_sent_the_rest_is_not_late_if_this_process_is() {
     for (rest, is_reset) in [(Frame::data(1, "end").end_stream(), false), (Frame::data(1, "more"), true)] {
-        let io = InParts::default();
-        let client = io.clone();
-        let send = |bytes: Vec<u8>| client.parts.lock().unwrap().push_back(bytes);
+        let (reads, writes) = (Queue::default(), Queue::default());
+        let (read, written) = (reads.clone(), writes.clone());
+        let write = move |bytes: &[u8]| {
+            written.push(bytes.to_vec());
+            Ok(bytes.len())
+        };
+        let send = |bytes| reads.push(bytes);
         send([PREFACE, &join(&[Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)])].concat());
-        let mut driver =
-            Driver::new(Io::Other(Box::new(io)), Role::Server, Config::new(Role::Server)).unwrap();
+        let mut driver = driver(Scripted::io(move || read.pop(), write), Role::Server);
         let mut incoming = Vec::new();
         let progress = poll_fn(|cx| driver.poll(cx, &mut incoming)).await;
         assert_eq!(progress, Progress::Incoming);
@@ -184,7 +150,7 @@ async fn a_client_that_has_sent_the_rest_is_not_late_if_this_process_is() {
         send(Frame::data(1, "some").to_bytes());
         send(rest.to_bytes());
         poll().await;
-        let received = client.received.lock().unwrap();
+        let received: Vec<_> = std::iter::from_fn(|| writes.pop()).flatten().collect();
         let was_reset = split(&received).iter().any(|frame| frame.kind == kind::RST_STREAM);
         assert_eq!(was_reset, is_reset, "{rest:?}");
     }
@@ -196,7 +162,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 async fn idle_server(opening: &[Frame]) -> (DuplexStream, Driver) {
     let (mut client, server) = tokio::io::duplex(1 << 20);
     client.write_all(&[PREFACE, &join(opening)].concat()).await.unwrap();
-    let driver = Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+    let driver = driver(Io::Other(Box::new(server)), Role::Server);
     (client, driver.with_idle_timeout(IDLE_TIMEOUT))
 }
 
@@ -260,7 +226,7 @@ async fn a_peer_that_is_not_read_for_lack_of_memory_is_not_late() {
     let get = Frame::get(1).to_bytes();
     client.write_all(&[PREFACE, &Frame::settings(&[]).to_bytes(), &get[..5]].concat()).await.unwrap();
     let mut driver =
-        Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+        driver(Io::Other(Box::new(server)), Role::Server);
     driver = driver.with_account(&account);
     let shared = driver.shared().clone();
     let (answered, answering) = tokio::sync::oneshot::channel();
@@ -292,7 +258,7 @@ async fn content_read_near_the_limit(queued: usize, is_queued_first: bool) -> us
     let (mut client, server) = tokio::io::duplex(1 << 20);
     let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::get(1)];
     client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
-    let driver = Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+    let driver = driver(Io::Other(Box::new(server)), Role::Server);
     let mut driver = driver.with_account(&account);
     let shared = driver.shared().clone();
     let (requested, request) = tokio::sync::oneshot::channel();
@@ -355,7 +321,7 @@ fn near_the_memory_limit_a_write_that_fails_ends_the_connection() {
             let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::get(1)];
             client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
             let driver =
-                Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+                driver(Io::Other(Box::new(server)), Role::Server);
             let mut driver = driver.with_account(&account);
             let shared = driver.shared().clone();
             let mut incoming = Vec::new();
@@ -395,7 +361,7 @@ async fn the_rest_of_a_request_is_not_late_while_nothing_is_read() {
     let (mut client, server) = tokio::io::duplex(1 << 20);
     let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)];
     client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
-    let driver = Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+    let driver = driver(Io::Other(Box::new(server)), Role::Server);
     let (mut driver, mut incoming) = (driver.with_account(&account), Vec::new());
     let shared = driver.shared().clone();
     assert!(poll_fn(|cx| driver.poll(cx, &mut incoming)).await == Progress::Incoming);
@@ -433,7 +399,7 @@ async fn a_client_that_sends_no_more_receives_what_is_ready() {
         client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
         client.shutdown().await.unwrap();
         let mut driver =
-            Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+            driver(Io::Other(Box::new(server)), Role::Server);
         let shared = driver.shared().clone();
         let driving = tokio::spawn(async move {
             let (mut incoming, mut handlers, mut is_answered) = (Vec::new(), Vec::new(), false);
@@ -474,7 +440,7 @@ async fn a_connection_that_is_evicted_frees_what_was_not_read_at_once() {
     let content: Vec<_> = (0..3).map(|_| Frame::data(1, vec![CONTENT; 16_384])).collect();
     client.write_all(&[PREFACE, &join(&opening), &join(&content)].concat()).await.unwrap();
     let mut driver =
-        Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+        driver(Io::Other(Box::new(server)), Role::Server);
     driver = driver.with_account(&account);
     let shared = driver.shared().clone();
     let (mut requests, mut incoming) = (Vec::new(), Vec::new());
@@ -587,14 +553,12 @@ async fn a_server_that_reads_steadily_is_alive_without_an_answer() {
     let opening = [Frame::settings(&[(4, window)]), Frame::settings_ack(), Frame::window_update(0, window)];
     server.write_all(&join(&opening)).await.unwrap();
     let keepalive = Keepalive { ping_after: Duration::from_secs(10), dead_after: Duration::from_secs(25) };
-    let driver = Driver::new(Io::Other(Box::new(client)), Role::Client, Config::new(Role::Client))
-        .unwrap()
+    let driver = driver(Io::Other(Box::new(client)), Role::Client)
         .with_keepalive(Some(keepalive));
     let requests = driver.requests();
     tokio::spawn(driver.run());
     requests.ready().await.unwrap();
-    let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
-    let (mut send, _recv) = requests.open(fields, false).unwrap();
+    let (mut send, _recv) = requests.open(get(), false).unwrap();
     send.send(vec![CONTENT; 200_000].into(), true).unwrap();
     for _ in 0..100 {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -624,7 +588,7 @@ async fn an_end_that_has_left_does_not_wait_for_other_streams() {
     let window = 64 << 20;
     let opening = [Frame::settings(&[(4, window)]), Frame::window_update(0, window)];
     server.write_all(&join(&opening)).await.unwrap();
-    let driver = Driver::new(client.into(), Role::Client, Config::new(Role::Client)).unwrap();
+    let driver = driver(client.into(), Role::Client);
     let requests = driver.requests();
     tokio::spawn(driver.run());
     requests.ready().await.unwrap();
@@ -658,7 +622,7 @@ async fn an_end_that_has_left_does_not_wait_for_records_of_other_streams() {
     let opening = [Frame::settings(&[(4, window)]), Frame::window_update(0, window)];
     server.write_all(&join(&opening)).await.unwrap();
     server.flush().await.unwrap();
-    let driver = Driver::new(client, Role::Client, Config::new(Role::Client)).unwrap();
+    let driver = driver(client, Role::Client);
     let requests = driver.requests();
     tokio::spawn(driver.run());
     requests.ready().await.unwrap();
@@ -679,7 +643,7 @@ async fn an_end_that_has_left_does_not_wait_for_records_of_other_streams() {
 #[tokio::test(start_paused = true)]
 async fn a_client_has_closed_when_goaway_with_its_error_has_left() {
     let (client, mut server) = tokio::io::duplex(8);
-    let driver = Driver::new(Io::Other(Box::new(client)), Role::Client, Config::new(Role::Client)).unwrap();
+    let driver = driver(Io::Other(Box::new(client)), Role::Client);
     let requests = driver.requests();
     tokio::spawn(driver.run());
     // DATA on the connection's own stream is forbidden.
@@ -713,7 +677,7 @@ async fn fields_are_paid_for_by_their_decoded_size() {
     frames.push(Frame::get(2 * REQUESTS + 3));
     let (mut client, server) = tokio::io::duplex(1 << 20);
     client.write_all(&[PREFACE, &join(&frames)].concat()).await.unwrap();
-    let driver = Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+    let driver = driver(Io::Other(Box::new(server)), Role::Server);
     let mut driver = driver.with_account(&memory.account());
     let (mut incoming, mut waits) = (Vec::new(), 0);
     let driving = poll_fn(|cx| {
