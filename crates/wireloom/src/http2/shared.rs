@@ -6,7 +6,6 @@
 use std::task::Poll;
 
 use bytes::Bytes;
-use tokio::sync::Notify;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::Field;
 use wireloom_http2::message::RequestKind;
@@ -23,14 +22,11 @@ use crate::sync::Arc;
 
 pub(crate) struct Shared {
     state: Guarded<State>,
-    ready: Arc<Notify>,
 }
 
 impl Shared {
     pub(super) fn new(role: Role, config: Config) -> Result<Arc<Self>, HttpError> {
-        let ready = Arc::new(Notify::new());
-        let state = State::new(role, config, ready.clone())?;
-        Ok(Arc::new(Self { state: Guarded::new(state), ready }))
+        Ok(Arc::new(Self { state: Guarded::new(State::new(role, config)?) }))
     }
 
     /// The server's end after an upgrade from HTTP/1.1, and the stream of the upgraded request (RFC 7540 §3.2).
@@ -42,9 +38,8 @@ impl Shared {
         http2_settings: &[u8],
         kind: RequestKind,
     ) -> Result<(Arc<Self>, StreamKey), HttpError> {
-        let ready = Arc::new(Notify::new());
-        let (state, key) = State::upgraded(config, http2_settings, kind, ready.clone())?;
-        Ok((Arc::new(Self { state: Guarded::new(state), ready }), key))
+        let (state, key) = State::upgraded(config, http2_settings, kind)?;
+        Ok((Arc::new(Self { state: Guarded::new(state) }), key))
     }
 
     #[inline]
@@ -66,9 +61,10 @@ impl Shared {
 
     /// Waits until `check` is ready. It is called again when the peer's SETTINGS arrive and when the connection ends.
     pub(super) async fn wait_until<T>(&self, check: impl Fn(&State) -> Poll<T>) -> T {
+        let ready = self.lock().ready.clone();
         loop {
             // Created before the check: it receives every notification from here on.
-            let notified = self.ready.notified();
+            let notified = ready.notified();
             if let Poll::Ready(result) = check(&self.lock()) {
                 return result;
             }

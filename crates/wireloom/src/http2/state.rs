@@ -58,12 +58,12 @@ impl Guardable for State {
 }
 
 impl State {
-    /// The end of a new connection. `ready` is notified when the peer's SETTINGS arrive and when the connection ends.
+    /// The end of a new connection.
     ///
     /// # Errors
     /// A setting is out of range.
-    pub(super) fn new(role: Role, config: Config, ready: Arc<Notify>) -> Result<Self, HttpError> {
-        Ok(Self::with_core(Connection::new(role, with_manual_release(config))?, ready))
+    pub(super) fn new(role: Role, config: Config) -> Result<Self, HttpError> {
+        Ok(Self::with_core(Connection::new(role, with_manual_release(config))?))
     }
 
     /// The server's end after an upgrade from HTTP/1.1, and the stream of the upgraded request (RFC 7540 §3.2).
@@ -74,14 +74,13 @@ impl State {
         config: Config,
         http2_settings: &[u8],
         kind: RequestKind,
-        ready: Arc<Notify>,
     ) -> Result<(Self, StreamKey), HttpError> {
         let config = with_manual_release(config);
         let (core, key) = Connection::from_upgrade_server(config, http2_settings, kind)?;
-        Ok((Self::with_core(core, ready), key))
+        Ok((Self::with_core(core), key))
     }
 
-    fn with_core(core: Connection, ready: Arc<Notify>) -> Self {
+    fn with_core(core: Connection) -> Self {
         Self {
             core,
             slots: Slots::default(),
@@ -93,7 +92,7 @@ impl State {
             reported: Reported::Nothing,
             handlers: 0,
             is_aborted: false,
-            ready,
+            ready: Arc::new(Notify::new()),
             deferred: Deferred::default(),
             spent: Vec::new(),
             epoch: Instant::now(),
