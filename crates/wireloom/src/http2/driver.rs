@@ -543,9 +543,8 @@ impl Driver {
                 Drain::NotStarted | Drain::Flushing { .. } | Drain::Failing { .. } => {}
             },
             Timer::Shrink => {
-                if self.shrink.handle_deadline() {
-                    state.shrink();
-                }
+                self.shrink.handle_deadline();
+                state.shrink();
             }
         }
     }

@@ -158,14 +158,14 @@ impl Drain {
 /// Notices a connection that has written nothing for a while and may free memory.
 pub(super) struct ShrinkTimer {
     pub(super) interval: Duration,
-    deadline: Option<Instant>,
     /// Something was written since the deadline was set.
-    active: bool,
+    has_written: bool,
+    deadline: Option<Instant>,
 }
 
 impl Default for ShrinkTimer {
     fn default() -> Self {
-        Self { interval: Self::INTERVAL, deadline: None, active: false }
+        Self { interval: Self::INTERVAL, has_written: false, deadline: None }
     }
 }
 
@@ -173,21 +173,19 @@ impl ShrinkTimer {
     const INTERVAL: Duration = Duration::from_secs(5);
 
     pub(super) fn handle_written(&mut self) {
-        self.active = true;
+        self.has_written = true;
     }
 
     pub(super) fn deadline(&mut self, now: Instant) -> Option<Instant> {
-        if self.active && self.deadline.is_none() {
-            self.active = false;
+        if std::mem::take(&mut self.has_written) {
             self.deadline = Some(now + self.interval);
         }
         self.deadline
     }
 
-    /// Whether nothing was written during the interval.
-    pub(super) fn handle_deadline(&mut self) -> bool {
+    /// The memory is freed.
+    pub(super) fn handle_deadline(&mut self) {
         self.deadline = None;
-        !self.active
     }
 }
 
@@ -311,11 +309,12 @@ mod tests {
         let mut timer = ShrinkTimer::default();
         assert_eq!(timer.deadline(start), None);
         timer.handle_written();
-        assert_eq!(timer.deadline(start), Some(start + ShrinkTimer::INTERVAL));
+        let deadline = Some(start + ShrinkTimer::INTERVAL);
+        assert_eq!([timer.deadline(start), timer.deadline(start + Duration::from_secs(1))], [deadline; 2]);
         timer.handle_written();
-        assert!(!timer.handle_deadline());
-        assert!(timer.deadline(start).is_some());
-        assert!(timer.handle_deadline());
-        assert_eq!(timer.deadline(start), None);
+        let later = start + Duration::from_secs(2);
+        assert_eq!(timer.deadline(later), Some(later + ShrinkTimer::INTERVAL));
+        timer.handle_deadline();
+        assert_eq!(timer.deadline(later), None);
     }
 }
