@@ -182,21 +182,17 @@ mod tests {
     use wireloom_http2::error::ErrorCode;
     use wireloom_http2::field::Field;
     use wireloom_http2::hpack::Encoder;
-    use wireloom_http2::{Config, Role};
     use wireloom_testing::http2::{Frame, PREFACE, join, literal};
 
+    use super::super::testing::{receive, server};
     use super::*;
 
     fn receive_request(fields: &[Field<'_>]) -> Incoming {
-        let shared = Shared::new(Role::Server, Config::new(Role::Server)).unwrap();
         let mut block = Vec::new();
         Encoder::new().encode(fields.iter().copied(), &mut block);
         let headers = Frame::get(1).payload(block);
-        let mut incoming = Vec::new();
         let bytes = [PREFACE, &join(&[Frame::settings(&[]), headers])].concat();
-        let mut requests = IncomingRequests::new(&shared, &mut incoming);
-        assert_eq!(requests.handle_input(&mut shared.lock(), &bytes, None).unwrap(), bytes.len());
-        incoming.pop().unwrap()
+        receive(&server(), &bytes).pop().unwrap()
     }
 
     const HEAD: [Field<'static>; 4] = [
@@ -269,7 +265,7 @@ mod tests {
         let opening = [PREFACE, &join(&[Frame::settings(&[]), first])].concat();
         let requests: Vec<u8> =
             (1..900).flat_map(|n| Frame::headers(2 * n + 1, &[]).payload(block).to_bytes()).collect();
-        let shared = Shared::new(Role::Server, Config::new(Role::Server)).unwrap();
+        let shared = server();
         let mut incoming = Vec::new();
         let mut handle = |input: &[u8]| {
             let mut requests = IncomingRequests::new(&shared, &mut incoming);
@@ -290,14 +286,10 @@ mod tests {
 
     #[test]
     fn a_request_that_is_dropped_keeps_no_slot_and_no_window() {
-        let shared = Shared::new(Role::Server, Config::new(Role::Server)).unwrap();
-        let mut incoming = Vec::new();
-        let receive = |bytes: &[u8], incoming: &mut Vec<Incoming>| {
-            let mut requests = IncomingRequests::new(&shared, incoming);
-            assert_eq!(requests.handle_input(&mut shared.lock(), bytes, None).unwrap(), bytes.len());
-        };
-        receive(&[PREFACE, &join(&[Frame::settings(&[]), Frame::post(1)])].concat(), &mut incoming);
-        receive(&Frame::data(1, "unread").to_bytes(), &mut incoming);
+        let shared = server();
+        let opening = [Frame::settings(&[]), Frame::post(1)];
+        let mut incoming = receive(&shared, &[PREFACE, &join(&opening)].concat());
+        receive(&shared, &Frame::data(1, "unread").to_bytes());
         let key = incoming[0].key;
         assert_eq!(shared.lock().slots.len(), 1);
         assert!(shared.lock().core.memory().held > 0);
@@ -306,7 +298,7 @@ mod tests {
         assert_eq!(shared.lock().slots.len(), 0);
         assert_eq!(shared.lock().core.memory().held, 0);
         // Content that follows has no reader.
-        receive(&Frame::data(1, "late").to_bytes(), &mut incoming);
+        receive(&shared, &Frame::data(1, "late").to_bytes());
         assert_eq!(shared.lock().core.memory().held, 0);
         shared.reset(key, ErrorCode::CANCEL);
         assert_eq!(shared.lock().slots.len(), 0);

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::{Config, Role};
 
+use super::testing::driver;
 use super::{Driver, Incoming, Progress, RecvStream, Requests, Shared};
 use crate::error::HttpError;
 use crate::sync::Arc;
@@ -113,9 +114,7 @@ fn the_first_byte_of_a_small_response_waits_100_ms_at_most_behind_a_large_one() 
         config.connection_window = 64 << 20;
         config.memory_max = 256 << 20;
         let client = Driver::new(Io::Other(Box::new(client)), Role::Client, config).unwrap();
-        let server =
-            Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
-        tokio::spawn(serve(server));
+        tokio::spawn(serve(driver(Io::Other(Box::new(server)), Role::Server)));
         let requests = client.requests();
         tokio::spawn(client.run());
         requests.ready().await.unwrap();

@@ -54,6 +54,9 @@ mod shared;
 mod simulation;
 mod slots;
 mod state;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod testing;
 mod timers;
 mod tunnel;
 mod unread;

@@ -200,11 +200,9 @@ impl Drop for RecvStream {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use tokio::io::AsyncWriteExt as _;
-    use wireloom_http2::Config;
-    use wireloom_http2::field::Field;
-    use wireloom_testing::http2::{Frame, GET, PREFACE, join};
+    use wireloom_testing::http2::{Frame, PREFACE, join};
 
-    use super::super::incoming::IncomingRequests;
+    use super::super::testing::{self, get};
     use super::super::{Driver, Progress, Requests};
     use super::*;
     use crate::memory::Evict as _;
@@ -215,8 +213,7 @@ mod tests {
         let (_driver, requests, shared) = client();
         let mut responses = Vec::new();
         for stream in [1, 3, 5] {
-            let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
-            responses.push(requests.open(fields, true).unwrap().1);
+            responses.push(requests.open(get(), true).unwrap().1);
             let last = match stream {
                 5 => Frame::rst_stream(5, 0),
                 _ => Frame::data(stream, "").end_stream(),
@@ -240,8 +237,7 @@ mod tests {
     /// A client, and a response of which a part was read when the connection is evicted. `end` are its last frames, which have arrived.
     async fn evicted(end: &[Frame]) -> (Driver, RecvStream) {
         let (driver, requests, shared) = client();
-        let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
-        let mut response = requests.open(fields, true).unwrap().1;
+        let mut response = requests.open(get(), true).unwrap().1;
         let content = [Frame::headers(1, &[(":status", "200")]), Frame::data(1, "con")];
         receive(&shared, &[&content, end].concat());
         response.head().await.unwrap();
@@ -283,8 +279,8 @@ mod tests {
         let long = "v".repeat(10_000);
         let memory = crate::memory::Memory::new(1 << 30);
         let (mut peer, server) = tokio::io::duplex(1 << 20);
-        let driver = Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server));
-        let mut driver = driver.unwrap().with_account(&memory.account());
+        let driver = testing::driver(Io::Other(Box::new(server)), Role::Server);
+        let mut driver = driver.with_account(&memory.account());
         let shared = driver.shared().clone();
         let (sending, mut incoming_of_all) = tokio::sync::mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -323,17 +319,14 @@ mod tests {
 
     /// A client whose server has sent SETTINGS.
     fn client() -> (Driver, Requests, Arc<Shared>) {
-        let io = Io::Other(Box::new(tokio::io::empty()));
-        let driver = Driver::new(io, Role::Client, Config::new(Role::Client)).unwrap();
+        let driver = testing::driver(Io::Other(Box::new(tokio::io::empty())), Role::Client);
         let (requests, shared) = (driver.requests(), driver.shared().clone());
         receive(&shared, &[Frame::settings(&[])]);
         (driver, requests, shared)
     }
 
     fn receive(shared: &Arc<Shared>, frames: &[Frame]) {
-        let (bytes, mut incoming) = (join(frames), Vec::new());
-        let mut incoming = IncomingRequests::new(shared, &mut incoming);
-        incoming.handle_input(&mut shared.lock(), &bytes, None).unwrap();
+        testing::receive(shared, &join(frames));
     }
 
     #[tokio::test]
@@ -341,10 +334,7 @@ mod tests {
         let (_driver, requests, shared) = client();
         let counted = || shared.lock().core.memory().caller;
         let long = "v".repeat(10_000);
-        let open = || {
-            let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
-            requests.open(fields, true).unwrap().1
-        };
+        let open = || requests.open(get(), true).unwrap().1;
         let respond = |stream| {
             receive(
                 &shared,
@@ -379,8 +369,7 @@ mod tests {
     #[tokio::test]
     async fn a_message_without_a_reader_leaves_no_memory() {
         let (_driver, requests, shared) = client();
-        let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
-        let response = requests.open(fields, true).unwrap();
+        let response = requests.open(get(), true).unwrap();
         let long = "v".repeat(10_000);
         for _ in 0..20 {
             receive(&shared, &[Frame::headers(1, &[(":status", "103"), ("x-long", &long)])]);

@@ -122,12 +122,12 @@ impl Requests {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use wireloom_http2::Role;
     use wireloom_http2::error::{Error as CoreError, ErrorCode, Exceeded, Scope};
     use wireloom_http2::field::Token;
-    use wireloom_http2::{Config, Role};
-    use wireloom_testing::http2::{Frame, GET};
+    use wireloom_testing::http2::Frame;
 
-    use super::super::Driver;
+    use super::super::testing::{driver, get};
     use super::*;
     use crate::transport::Io;
 
@@ -142,8 +142,7 @@ mod tests {
             HttpError::KeepaliveTimeout,
             HttpError::Http2(CoreError::Limit { exceeded: Exceeded::Stalled, scope: Scope::Connection }),
         ] {
-            let io = Io::Other(Box::new(tokio::io::empty()));
-            let driver = Driver::new(io, Role::Client, Config::new(Role::Client)).unwrap();
+            let driver = driver(Io::Other(Box::new(tokio::io::empty())), Role::Client);
             let requests = driver.requests();
             driver.shared().lock().fail(failure.clone());
             let opened = requests.open([Field::known(Token::Method, b"GET")], true);
@@ -155,13 +154,11 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_was_not_written_is_safe_to_send_again() {
         let (client, mut server) = tokio::io::duplex(256);
-        let driver =
-            Driver::new(Io::Other(Box::new(client)), Role::Client, Config::new(Role::Client)).unwrap();
+        let driver = driver(Io::Other(Box::new(client)), Role::Client);
         let requests = driver.requests();
         tokio::spawn(driver.run());
         server.write_all(&Frame::settings(&[]).to_bytes()).await.unwrap();
         requests.ready().await.unwrap();
-        let get = || GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
         let long = vec![b'~'; 10_000];
         let (_, mut sent) = requests.open(get().chain([Field::new(b"x-long", &long)]), true).unwrap();
         // The transport is full in the middle of HEADERS.
@@ -178,8 +175,7 @@ mod tests {
     // It could not be sent on another connection either.
     #[test]
     fn a_request_that_is_malformed_is_the_callers_mistake() {
-        let io = Io::Other(Box::new(tokio::io::empty()));
-        let driver = Driver::new(io, Role::Client, Config::new(Role::Client)).unwrap();
+        let driver = driver(Io::Other(Box::new(tokio::io::empty())), Role::Client);
         let opened = driver.requests().open([Field::new(b"Name", b"value")], true);
         assert!(matches!(opened.err(), Some(HttpError::Http2(CoreError::Misuse(_)))));
     }

@@ -171,7 +171,7 @@ mod tests {
     use wireloom_http2::field::Token;
     use wireloom_testing::http2::{Frame, PREFACE, join};
 
-    use super::super::incoming::IncomingRequests;
+    use super::super::testing::{receive, server};
     use super::*;
 
     /// Content whose destructor uses the connection.
@@ -196,17 +196,14 @@ mod tests {
 
     #[test]
     fn content_that_cannot_be_sent_is_dropped_after_the_unlock() {
-        let shared = Shared::new(Role::Server, Config::new(Role::Server)).unwrap();
+        let shared = server();
         let dropped_unlocked = Arc::new(AtomicUsize::new(0));
         let content = |content| {
             let (shared, dropped_unlocked) = (shared.clone(), dropped_unlocked.clone());
             Bytes::from_owner(Asking { shared, content, dropped_unlocked })
         };
         let requests = [Frame::settings(&[]), Frame::get(1), Frame::get(3), Frame::get(5), Frame::get(7)];
-        let mut incoming = Vec::new();
-        let mut accept = IncomingRequests::new(&shared, &mut incoming);
-        let bytes = [PREFACE, &join(&requests)].concat();
-        accept.handle_input(&mut shared.lock(), &bytes, None).unwrap();
+        let incoming = receive(&shared, &[PREFACE, &join(&requests)].concat());
         let keys: Vec<_> = incoming.iter().map(|request| request.key).collect();
         let status = [Field::known(Token::Status, b"200")];
         // The response is malformed, the stream has ended, the content is not what was announced, the connection has ended.

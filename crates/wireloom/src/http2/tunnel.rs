@@ -140,7 +140,7 @@ mod tests {
     use wireloom_http2::{Config, Role};
     use wireloom_testing::http2::{Frame, join};
 
-    use super::super::{Driver, Progress};
+    use super::super::{Driver, Progress, testing};
     use super::*;
     use crate::transport::Io;
 
@@ -245,8 +245,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_reads_what_has_arrived_before_the_end_of_the_connection() {
         let (client, mut server) = tokio::io::duplex(1 << 20);
-        let driver =
-            Driver::new(Io::Other(Box::new(client)), Role::Client, Config::new(Role::Client)).unwrap();
+        let driver = testing::driver(Io::Other(Box::new(client)), Role::Client);
         let requests = driver.requests();
         tokio::spawn(driver.run());
         let opening = [Frame::settings(&[(8, 1)]), Frame::settings_ack()];

@@ -124,31 +124,20 @@ impl UnreadRequests {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
-    use wireloom_http2::Config;
     use wireloom_http2::field::{Field, Token};
     use wireloom_testing::http2::{Frame, PREFACE, join};
 
-    use super::super::Shared;
-    use super::super::incoming::IncomingRequests;
+    use super::super::testing::{receive, server};
     use super::*;
 
     /// Content for which no window was granted, after this much of a request that was answered with `status`.
     fn withheld(status: &[u8], len: usize) -> u64 {
-        let shared = Shared::new(Role::Server, Config::new(Role::Server)).unwrap();
-        let mut incoming = Vec::new();
-        let mut receive = |bytes: &[u8]| {
-            let mut requests = IncomingRequests::new(&shared, &mut incoming);
-            requests.handle_input(&mut shared.lock(), bytes, None).unwrap();
-        };
-        receive(&[PREFACE, &join(&[Frame::settings(&[]), Frame::post(1)])].concat());
-        let key = incoming.pop().map(|request| request.key).unwrap();
+        let shared = server();
+        let opening = [PREFACE, &join(&[Frame::settings(&[]), Frame::post(1)])].concat();
+        let key = receive(&shared, &opening)[0].key;
         shared.send_response(key, [Field::known(Token::Status, status)], "text".into()).unwrap();
-        let mut receive = |bytes: &[u8]| {
-            let mut requests = IncomingRequests::new(&shared, &mut incoming);
-            requests.handle_input(&mut shared.lock(), bytes, None).unwrap();
-        };
         for _ in 0..len / 1_024 {
-            receive(&Frame::data(1, vec![7; 1_024]).to_bytes());
+            receive(&shared, &Frame::data(1, vec![7; 1_024]).to_bytes());
         }
         shared.lock().core.memory().held
     }

@@ -3,8 +3,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use wireloom_http2::field::{Field, Token};
-use wireloom_testing::http2::{Frame, GET, PREFACE, code, join, kind, literal, split};
+use wireloom_testing::http2::{Frame, PREFACE, code, join, kind, literal, split};
 
+use super::super::testing::{driver, get};
 use super::*;
 use crate::memory::{Category, Memory};
 use crate::transport::counted::Counted;
@@ -66,10 +67,6 @@ impl Queue {
     fn pop(&self) -> Option<Vec<u8>> {
         self.0.lock().unwrap().pop_front()
     }
-}
-
-fn driver(io: Io, role: Role) -> Driver {
-    Driver::new(io, role, Config::new(role)).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -225,8 +222,7 @@ async fn a_peer_that_is_not_read_for_lack_of_memory_is_not_late() {
     let (mut client, server) = tokio::io::duplex(1 << 20);
     let get = Frame::get(1).to_bytes();
     client.write_all(&[PREFACE, &Frame::settings(&[]).to_bytes(), &get[..5]].concat()).await.unwrap();
-    let mut driver =
-        driver(Io::Other(Box::new(server)), Role::Server);
+    let mut driver = driver(Io::Other(Box::new(server)), Role::Server);
     driver = driver.with_account(&account);
     let shared = driver.shared().clone();
     let (answered, answering) = tokio::sync::oneshot::channel();
@@ -320,8 +316,7 @@ fn near_the_memory_limit_a_write_that_fails_ends_the_connection() {
             let (mut client, server) = tokio::io::duplex(1 << 20);
             let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::get(1)];
             client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
-            let driver =
-                driver(Io::Other(Box::new(server)), Role::Server);
+            let driver = driver(Io::Other(Box::new(server)), Role::Server);
             let mut driver = driver.with_account(&account);
             let shared = driver.shared().clone();
             let mut incoming = Vec::new();
@@ -398,8 +393,7 @@ async fn a_client_that_sends_no_more_receives_what_is_ready() {
         opening.extend(waits.then(|| Frame::get(3)));
         client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
         client.shutdown().await.unwrap();
-        let mut driver =
-            driver(Io::Other(Box::new(server)), Role::Server);
+        let mut driver = driver(Io::Other(Box::new(server)), Role::Server);
         let shared = driver.shared().clone();
         let driving = tokio::spawn(async move {
             let (mut incoming, mut handlers, mut is_answered) = (Vec::new(), Vec::new(), false);
@@ -439,8 +433,7 @@ async fn a_connection_that_is_evicted_frees_what_was_not_read_at_once() {
     let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)];
     let content: Vec<_> = (0..3).map(|_| Frame::data(1, vec![CONTENT; 16_384])).collect();
     client.write_all(&[PREFACE, &join(&opening), &join(&content)].concat()).await.unwrap();
-    let mut driver =
-        driver(Io::Other(Box::new(server)), Role::Server);
+    let mut driver = driver(Io::Other(Box::new(server)), Role::Server);
     driver = driver.with_account(&account);
     let shared = driver.shared().clone();
     let (mut requests, mut incoming) = (Vec::new(), Vec::new());
@@ -553,8 +546,7 @@ async fn a_server_that_reads_steadily_is_alive_without_an_answer() {
     let opening = [Frame::settings(&[(4, window)]), Frame::settings_ack(), Frame::window_update(0, window)];
     server.write_all(&join(&opening)).await.unwrap();
     let keepalive = Keepalive { ping_after: Duration::from_secs(10), dead_after: Duration::from_secs(25) };
-    let driver = driver(Io::Other(Box::new(client)), Role::Client)
-        .with_keepalive(Some(keepalive));
+    let driver = driver(Io::Other(Box::new(client)), Role::Client).with_keepalive(Some(keepalive));
     let requests = driver.requests();
     tokio::spawn(driver.run());
     requests.ready().await.unwrap();
@@ -570,10 +562,6 @@ async fn a_server_that_reads_steadily_is_alive_without_an_answer() {
     assert!(requests.is_open());
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!requests.is_open());
-}
-
-fn get() -> impl Iterator<Item = Field<'static>> + Clone {
-    GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()))
 }
 
 // The server reads no more, and other output waits for room.
