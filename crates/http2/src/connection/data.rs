@@ -36,23 +36,6 @@ impl Connection {
         result
     }
 
-    /// Accepts a complete DATA frame that is valid and not rate limited. Otherwise returns `None` without changing anything.
-    #[inline]
-    pub(super) fn accept_whole_data(
-        &mut self,
-        id: StreamId,
-        len: u32,
-        end_stream: bool,
-    ) -> Option<StreamKey> {
-        let accepted = match self.streams.check_data(id, len, len, end_stream) {
-            DataCheck::Accepted(accepted) if accepted.charge.is_none() => accepted,
-            _ => return None,
-        };
-        let slot = self.streams.accept_data(&accepted, len);
-        self.pass_content(slot, len, Some(end_stream));
-        Some(StreamKey::new(slot, id))
-    }
-
     /// Passes content to the caller. At the end of its frame, `frame_end` is END_STREAM: the message ends, or window is released.
     #[inline]
     pub(super) fn pass_content(&mut self, slot: u32, len: u32, frame_end: Option<bool>) {

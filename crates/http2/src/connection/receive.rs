@@ -19,7 +19,7 @@ use crate::error::{Error, Exceeded, Scope, Violation};
 use crate::event::Event;
 use crate::frame::{Flags, Frame, FrameHeader, Kind, SettingsFrame, StreamId};
 use crate::rate_limit::Charge;
-use crate::stream::StreamKey;
+use crate::stream::{DataCheck, StreamKey};
 use crate::upgrade::PREFACE;
 
 /// The element that the next byte of the input belongs to. [`Reader::frame`] has the first bytes of a frame that is not DATA.
@@ -311,7 +311,7 @@ impl Connection {
         Ok(len)
     }
 
-    /// The fast path for a complete DATA frame without padding that is valid. Returns its stream, its content and
+    /// The fast path for a complete DATA frame without padding that is valid and not rate limited. Returns its stream, its content and
     /// END_STREAM. Otherwise returns `None` without changing anything, and [`Connection::read`] handles the input.
     #[inline]
     fn read_whole_data<'i>(&mut self, input: &'i [u8]) -> Option<(StreamKey, &'i [u8], bool)> {
@@ -320,6 +320,7 @@ impl Connection {
         }
         let (bytes, payload) = input.split_first_chunk::<{ FrameHeader::LEN }>()?;
         let header = FrameHeader::decode(bytes);
+        let data = payload.get(..header.len as usize)?;
         if header.kind != Kind::DATA
             || header.flags.contains(Flags::PADDED)
             || header.check_len(self.control.frame_len_max).is_err()
@@ -329,10 +330,14 @@ impl Connection {
         {
             return None;
         }
-        let data = payload.get(..header.len as usize)?;
         let end_stream = header.flags.contains(Flags::END_STREAM);
-        let stream = self.accept_whole_data(header.stream_id, header.len, end_stream)?;
-        Some((stream, data, end_stream))
+        let accepted = match self.streams.check_data(header.stream_id, header.len, header.len, end_stream) {
+            DataCheck::Accepted(accepted) if accepted.charge.is_none() => accepted,
+            _ => return None,
+        };
+        let slot = self.streams.accept_data(&accepted, header.len);
+        self.pass_content(slot, header.len, Some(end_stream));
+        Some((StreamKey::new(slot, header.stream_id), data, end_stream))
     }
 
     /// Stores the bytes of an incomplete frame, or of an incomplete header of DATA.
