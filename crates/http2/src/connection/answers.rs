@@ -1,16 +1,18 @@
 //! [`Answers`]: the answers to frames of the peer that are in the output and not sent.
 //!
 //! ```text
-//! bytes  |...sent...|HEADERS|PING ACK|RST_STREAM|HEADERS|HEADERS|WINDOW_UPDATE|DATA
-//!                   ^ head  '------ a run ------'               '-- another --'
+//! output |...sent...|HEADERS|PING ACK|RST_STREAM|HEADERS|HEADERS|WINDOW_UPDATE|DATA
+//!                           '------ a run ------'               '-- another --'
 //! ```
 
 use alloc::collections::VecDeque;
 
+use super::output::Position;
+
 /// Adjacent answers.
 struct Run {
-    start: usize,
-    end: usize,
+    start: Position,
+    end: Position,
 }
 
 pub(super) struct Answers {
@@ -32,33 +34,25 @@ impl Answers {
 
     /// The output has an answer at `start..end`, behind all others.
     #[inline]
-    pub(super) fn push(&mut self, start: usize, end: usize) {
-        self.len += end - start;
+    pub(super) fn push(&mut self, start: Position, end: Position) {
+        self.len += (end - start) as usize;
         match self.runs.back_mut() {
             Some(last) if last.end == start => last.end = end,
             _ => self.runs.push_back(Run { start, end }),
         }
     }
 
-    /// The output before `head` was sent.
+    /// The output before `sent` was sent.
     #[inline]
-    pub(super) fn advance(&mut self, head: usize) {
+    pub(super) fn advance(&mut self, sent: Position) {
         while let Some(first) = self.runs.front_mut() {
-            let sent = first.end.min(head).saturating_sub(first.start);
-            self.len -= sent;
-            first.start += sent;
+            let len = first.end.min(sent).saturating_sub(first.start);
+            self.len -= len as usize;
+            first.start += len;
             if first.start < first.end {
                 return;
             }
             self.runs.pop_front();
-        }
-    }
-
-    /// The first `len` bytes of the output, which were sent, were removed.
-    pub(super) fn shift(&mut self, len: usize) {
-        for run in &mut self.runs {
-            run.start -= len;
-            run.end -= len;
         }
     }
 }
@@ -79,28 +73,23 @@ mod tests {
         let (mut bytes, mut head) = (Vec::new(), 0);
         let mut answers = Answers::new();
         for _ in 0..2_000 {
-            match random.u32(..8) {
+            match random.u32(..7) {
                 0..4 => {
                     let start = bytes.len();
                     bytes.resize(start + random.usize(9..40), true);
-                    answers.push(start, bytes.len());
+                    answers.push(start as Position, bytes.len() as Position);
                 }
                 4 => bytes.resize(bytes.len() + random.usize(..1_000), false),
-                5 | 6 => {
-                    head += random.usize(..=(bytes.len() - head).min(600));
-                    answers.advance(head);
-                }
                 _ => {
-                    bytes.drain(..head);
-                    answers.shift(head);
-                    head = 0;
+                    head += random.usize(..=(bytes.len() - head).min(600));
+                    answers.advance(head as Position);
                 }
             }
             let unsent = bytes[head..].iter().filter(|&&is_answer| is_answer).count();
             assert_eq!(answers.len(), unsent);
             assert!(answers.runs.len() <= unsent / 9 + 1);
         }
-        answers.advance(bytes.len());
+        answers.advance(bytes.len() as Position);
         assert_eq!((answers.len(), answers.runs.len()), (0, 0));
     }
 
@@ -113,7 +102,7 @@ mod tests {
         assert_eq!(answers.runs.len(), 1);
         for head in 1_000..=2_700 {
             answers.advance(head);
-            assert_eq!(answers.len(), 2_700 - head);
+            assert_eq!(answers.len() as Position, 2_700 - head);
         }
         assert!(answers.runs.is_empty());
     }

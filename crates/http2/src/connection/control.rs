@@ -6,6 +6,7 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use super::Connection;
+use super::output::Position;
 use super::timer::Timer;
 use crate::Role;
 use crate::error::{Error, Exceeded, Misuse, Violation};
@@ -45,14 +46,14 @@ struct SentSettings {
 
 /// The time for the acknowledgement of a frame. It begins when the transport has accepted the frame.
 struct AckTimer {
-    /// The output up to the end of the frame that the transport has not accepted, in bytes.
-    unsent: usize,
+    /// The end of the frame in the output.
+    end: Position,
     timer: Timer,
 }
 
 impl AckTimer {
-    const fn new(unsent: usize) -> Self {
-        Self { unsent, timer: Timer::Stopped }
+    const fn new(end: Position) -> Self {
+        Self { end, timer: Timer::Stopped }
     }
 }
 
@@ -95,15 +96,10 @@ impl Control {
         !self.unacknowledged.is_empty()
     }
 
-    /// The transport has accepted `written` bytes of the output, while an acknowledgement has a deadline.
+    /// The transport has accepted the output before `sent`, while an acknowledgement has a deadline.
     #[cold]
-    pub(super) fn transmitted(&mut self, written: usize, now: Duration) {
-        for ack in self.ack_timers() {
-            ack.unsent = ack.unsent.saturating_sub(written);
-            if ack.unsent == 0 {
-                ack.timer.begin(now);
-            }
-        }
+    pub(super) fn transmitted(&mut self, sent: Position, now: Duration) {
+        self.ack_timers().filter(|ack| ack.end <= sent).for_each(|ack| ack.timer.begin(now));
     }
 
     fn ack_timers(&mut self) -> impl Iterator<Item = &mut AckTimer> {
@@ -217,7 +213,7 @@ impl Connection {
 
     /// Records that the output ends with the settings of the configuration, which replace `initial_window_before`.
     pub(super) fn settings_written(&mut self, initial_window_before: u32) {
-        let (settings, ack) = (self.config.settings, AckTimer::new(self.out.len()));
+        let (settings, ack) = (self.config.settings, AckTimer::new(self.out.end()));
         self.control.unacknowledged.push_back(SentSettings { settings, ack });
         self.control.frame_len_max = self.control.largest(|settings| settings.max_frame_size);
         // The largest setting can only grow here, so no window closes.
@@ -259,7 +255,7 @@ impl Connection {
 
     fn write_ping(&mut self, purpose: PingPurpose, payload: [u8; 8]) {
         Ping { ack: false, payload }.encode(self.out.frames());
-        let (sent_at, ack) = (self.now, AckTimer::new(self.out.len()));
+        let (sent_at, ack) = (self.now, AckTimer::new(self.out.end()));
         self.control.pings.push_back(SentPing { payload, purpose, sent_at, ack });
     }
 

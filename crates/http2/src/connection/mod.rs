@@ -420,7 +420,7 @@ impl Connection {
         let took_input = self.takes_input();
         self.out.advance(written);
         if self.control.awaits_settings() || self.closing.is_announced() {
-            self.control.transmitted(written, self.now);
+            self.control.transmitted(self.out.sent(), self.now);
         }
         self.input_resumed(took_input);
         self.timers.transmitted(written, self.out.is_empty(), self.config.limits.stall_timeout, self.now);

@@ -1,10 +1,12 @@
 //! [`Output`]: a buffer of frames, with references to large chunks of DATA, which are not copied.
 //!
 //! ```text
-//! bytes  |......sent......|HEADERS|DATA header|DATA header|small DATA|PING|
-//!                         ^ head              ^ at        ^ at
+//! bytes  |................|HEADERS|DATA header|DATA header|small DATA|PING|
+//!        ^ start          ^ sent              ^ at        ^ at              ^ end()
 //! refs                                  [16 KiB]    [16 KiB]     payloads to send before `at`
 //! ```
+//!
+//! A [`Position`] stays what it is when the bytes move to the front.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -19,15 +21,21 @@ const BY_REFERENCE: usize = 512;
 /// The capacity that an empty buffer keeps, in bytes. Larger buffers are freed when they were not needed for a while.
 const KEPT: usize = 64 * 1024;
 
+/// A place between the bytes that were ever written to the output, without those of chunks by reference: their number before it.
+pub(super) type Position = u64;
+
 struct Reference {
-    /// The chunk is sent before this position of `bytes`: `head <= at <= bytes.len()`.
-    at: usize,
+    /// The chunk is sent before what follows this position: `sent <= at <= end()`.
+    at: Position,
     data: Bytes,
 }
 
 pub(super) struct Output {
     bytes: Vec<u8>,
-    head: usize,
+    /// Where `bytes` begins.
+    start: Position,
+    /// What is before this was sent, with the chunks by reference: `start <= sent <= end()`.
+    sent: Position,
     refs: VecDeque<Reference>,
     refs_len: usize,
     /// A decaying maximum of `bytes.len()`, which decides whether the buffer shrinks.
@@ -42,7 +50,8 @@ impl Output {
     pub(super) const fn new() -> Self {
         Self {
             bytes: Vec::new(),
-            head: 0,
+            start: 0,
+            sent: 0,
             refs: VecDeque::new(),
             refs_len: 0,
             peak: 0,
@@ -55,12 +64,30 @@ impl Output {
     /// The length of the buffered output, in bytes.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.bytes.len() - self.head + self.refs_len
+        (self.end() - self.sent) as usize + self.refs_len
     }
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The end of what was sent.
+    #[inline]
+    pub(super) const fn sent(&self) -> Position {
+        self.sent
+    }
+
+    /// Where the output ends.
+    #[inline]
+    pub(super) const fn end(&self) -> Position {
+        self.start + self.bytes.len() as u64
+    }
+
+    /// The index in `bytes` of a position from `start` on.
+    #[inline]
+    const fn index(&self, at: Position) -> usize {
+        (at - self.start) as usize
     }
 
     /// The end of the output, to write frames to.
@@ -72,15 +99,15 @@ impl Output {
     /// Writes frames that answer a frame of the peer.
     #[inline]
     pub(super) fn answer(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
-        let start = self.bytes.len();
+        let start = self.end();
         encode(&mut self.bytes);
-        self.answers.push(start, self.bytes.len());
+        self.answers.push(start, self.end());
     }
 
     /// The end of the output, to write HEADERS of a request to.
     #[inline]
     pub(super) fn request(&mut self, id: StreamId) -> &mut Vec<u8> {
-        self.unsent.push(self.bytes.len(), id);
+        self.unsent.push(self.end(), id);
         &mut self.bytes
     }
 
@@ -89,7 +116,7 @@ impl Output {
     #[cold]
     pub(super) fn retract_requests(&mut self) -> Vec<StreamId> {
         if let Some(start) = self.unsent.start() {
-            self.bytes.truncate(start);
+            self.bytes.truncate(self.index(start));
             let kept = self.refs.partition_point(|reference| reference.at <= start);
             for Reference { data, .. } in self.refs.drain(kept..) {
                 self.refs_len -= data.len();
@@ -119,7 +146,7 @@ impl Output {
             self.spent.push(data);
         } else {
             self.refs_len += data.len();
-            self.refs.push_back(Reference { at: self.bytes.len(), data });
+            self.refs.push_back(Reference { at: self.end(), data });
         }
     }
 
@@ -135,13 +162,14 @@ impl Output {
             Some(_) => true,
             None => false,
         };
-        let mut from = self.head;
+        let mut from = self.index(self.sent);
         if !self.refs.is_empty() {
             for reference in &self.refs {
-                if !put(&self.bytes[from..reference.at]) || !put(&reference.data) {
+                let at = self.index(reference.at);
+                if !put(&self.bytes[from..at]) || !put(&reference.data) {
                     return filled;
                 }
-                from = reference.at;
+                from = at;
             }
         }
         put(&self.bytes[from..]);
@@ -151,10 +179,10 @@ impl Output {
     /// Removes `written` bytes, or all bytes if there are fewer.
     pub(super) fn advance(&mut self, mut written: usize) {
         while written > 0 {
-            let end = self.refs.front().map_or(self.bytes.len(), |reference| reference.at);
-            if self.head < end {
-                let step = written.min(end - self.head);
-                self.head += step;
+            let end = self.refs.front().map_or(self.end(), |reference| reference.at);
+            if self.sent < end {
+                let step = written.min((end - self.sent) as usize);
+                self.sent += step as Position;
                 written -= step;
                 continue;
             }
@@ -168,18 +196,16 @@ impl Output {
                 self.spent.push(data);
             }
         }
-        self.answers.advance(self.head);
-        self.unsent.advance(self.head);
-        if self.head == self.bytes.len() && self.refs.is_empty() {
+        self.answers.advance(self.sent);
+        self.unsent.advance(self.sent);
+        let head = self.index(self.sent);
+        if head == self.bytes.len() && self.refs.is_empty() {
             self.reset_empty();
-        } else if self.head >= KEPT && self.head * 2 >= self.bytes.len() {
+        } else if head >= KEPT && head * 2 >= self.bytes.len() {
             // At least half is sent, so moving the remaining bytes costs no more than writing them did.
             self.peak = self.peak.max(self.bytes.len());
-            self.bytes.drain(..self.head);
-            self.refs.iter_mut().for_each(|reference| reference.at -= self.head);
-            self.answers.shift(self.head);
-            self.unsent.shift(self.head);
-            self.head = 0;
+            self.bytes.drain(..head);
+            self.start = self.sent;
         }
     }
 
@@ -188,7 +214,7 @@ impl Output {
     fn reset_empty(&mut self) {
         self.peak = self.peak.max(self.bytes.len());
         self.bytes.clear();
-        self.head = 0;
+        self.start = self.sent;
         if self.bytes.capacity() > KEPT && self.peak < self.bytes.capacity() / 4 {
             self.bytes.shrink_to(self.peak.max(KEPT));
         }
@@ -199,7 +225,13 @@ impl Output {
     #[cold]
     pub(super) fn clear(&mut self) {
         self.spent.extend(self.refs.drain(..).map(|reference| reference.data));
-        *self = Self { spent: core::mem::take(&mut self.spent), ..Self::new() };
+        self.free();
+    }
+
+    /// Frees all but what positions and spent chunks need.
+    fn free(&mut self) {
+        let end = self.end();
+        *self = Self { start: end, sent: end, spent: core::mem::take(&mut self.spent), ..Self::new() };
     }
 
     /// Discards a chunk that is not sent.
@@ -224,7 +256,7 @@ impl Output {
     /// Frees memory if no output is buffered.
     pub(super) fn shrink(&mut self) {
         if self.is_empty() {
-            *self = Self { spent: core::mem::take(&mut self.spent), ..Self::new() };
+            self.free();
             self.spent.shrink_to_fit();
         }
     }
@@ -317,10 +349,45 @@ mod tests {
         out.bytes.extend_from_slice(&[4; 5]);
         out.push(chunks[1].clone());
         out.advance(KEPT);
-        assert!(out.bytes.len() == 15 && out.head == 0, "moved");
+        assert!(out.bytes.len() == 15 && out.start == out.sent, "moved");
         let mut slices = [&[][..]; 5];
         assert_eq!(out.slices(&mut slices), 4);
         assert_eq!(slices.concat(), [&[1; 10], &chunks[0][..], &[4; 5], &chunks[1]].concat());
+    }
+
+    #[test]
+    fn requests_are_taken_back_from_where_they_begin() {
+        for sent in [0, 29, 30, 40, 30 + BY_REFERENCE, 35 + BY_REFERENCE] {
+            let mut out = Output::new();
+            let chunk = Bytes::from(vec![2; BY_REFERENCE]);
+            out.bytes.extend_from_slice(&[1; 30]);
+            out.push(chunk.clone());
+            out.bytes.extend_from_slice(&[3; 10]);
+            out.advance(sent);
+            out.request(StreamId::FIRST_CLIENT).extend_from_slice(&[4; 20]);
+            out.push(chunk.clone());
+            assert_eq!(out.retract_requests(), [StreamId::FIRST_CLIENT]);
+            let mut slices = [&[][..]; 4];
+            let count = out.slices(&mut slices);
+            let expected = [&[1; 30], &chunk[..], &[3; 10]].concat();
+            assert_eq!(slices[..count].concat(), expected[sent..], "{sent}");
+        }
+    }
+
+    #[test]
+    fn positions_stay_what_they_are_when_bytes_move_to_the_front() {
+        let mut out = Output::new();
+        out.bytes.resize(KEPT, 1);
+        out.answer(|bytes| bytes.extend_from_slice(&[2; 10]));
+        out.request(StreamId::FIRST_CLIENT).extend_from_slice(&[3; 20]);
+        let end = out.end();
+        out.advance(KEPT + 5);
+        assert_eq!((out.bytes.len(), out.sent(), out.end()), (25, end - 25, end));
+        assert_eq!((out.answers_len(), out.unsent.start()), (5, Some(end - 20)));
+        out.advance(5);
+        assert_eq!((out.answers_len(), out.unsent.start()), (0, Some(end - 20)));
+        out.advance(20);
+        assert_eq!((out.sent(), out.end(), out.unsent.start()), (end, end, None));
     }
 
     #[test]

@@ -5,11 +5,12 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use super::output::Position;
 use crate::frame::StreamId;
 
 struct UnsentRequest {
     /// The position of its HEADERS in the output.
-    at: usize,
+    at: Position,
     id: StreamId,
 }
 
@@ -25,25 +26,20 @@ impl UnsentRequests {
 
     /// HEADERS of a request are written at this position, behind all others.
     #[inline]
-    pub(super) fn push(&mut self, at: usize, id: StreamId) {
+    pub(super) fn push(&mut self, at: Position, id: StreamId) {
         self.requests.push_back(UnsentRequest { at, id });
     }
 
-    /// The output before `head` was sent.
+    /// The output before `sent` was sent.
     #[inline]
-    pub(super) fn advance(&mut self, head: usize) {
-        while self.requests.front().is_some_and(|request| request.at < head) {
+    pub(super) fn advance(&mut self, sent: Position) {
+        while self.requests.front().is_some_and(|request| request.at < sent) {
             self.requests.pop_front();
         }
     }
 
-    /// The first `len` bytes of the output, which were sent, were removed.
-    pub(super) fn shift(&mut self, len: usize) {
-        self.requests.iter_mut().for_each(|request| request.at -= len);
-    }
-
     /// Where the HEADERS of the first request begin.
-    pub(super) fn start(&self) -> Option<usize> {
+    pub(super) fn start(&self) -> Option<Position> {
         self.requests.front().map(|request| request.at)
     }
 
@@ -61,29 +57,17 @@ mod tests {
     #[test]
     fn a_request_is_unsent_until_its_first_byte_was_accepted() {
         let id = |id| StreamId::new(id).unwrap();
-        let unsent_at = |head| {
+        let unsent_at = |sent| {
             let mut unsent = UnsentRequests::new();
             for (at, stream) in [(33, 1), (60, 3), (90, 5)] {
                 unsent.push(at, id(stream));
             }
-            unsent.advance(head);
+            unsent.advance(sent);
             (unsent.start(), unsent.take())
         };
         assert_eq!(unsent_at(0), (Some(33), vec![id(1), id(3), id(5)]));
         assert_eq!(unsent_at(33), (Some(33), vec![id(1), id(3), id(5)]));
         assert_eq!(unsent_at(34), (Some(60), vec![id(3), id(5)]));
         assert_eq!(unsent_at(91), (None, vec![]));
-    }
-
-    #[test]
-    fn positions_follow_the_bytes() {
-        let mut unsent = UnsentRequests::new();
-        unsent.push(100, StreamId::FIRST_CLIENT);
-        unsent.shift(70);
-        assert_eq!(unsent.start(), Some(30));
-        unsent.advance(30);
-        assert_eq!(unsent.start(), Some(30));
-        unsent.advance(31);
-        assert_eq!(unsent.start(), None);
     }
 }
