@@ -2,8 +2,8 @@
 //!
 //! ## Modules
 //!
-//! Layers: `deadline`, `error`, `sync`, `version` → `guard` → `scheduler` → `memory` → `headers`, `transport` → `http1`, `http2`, `websocket` → `registry` →
-//! `http` → `client`, `server` → `tower` → `axum`.
+//! Layers: `deadline`, `error`, `sync`, `version` → `event_queue`, `guard` → `scheduler` → `memory` → `headers`, `transport` → `http1`, `http2`, `websocket` →
+//! `registry` → `http` → `client`, `server` → `tower` → `axum`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -17,6 +17,7 @@ pub mod axum;
 pub mod client;
 mod deadline;
 pub mod error;
+mod event_queue;
 mod guard;
 mod headers;
 #[cfg(any(feature = "client", feature = "server"))]

@@ -1,6 +1,5 @@
 //! Observes the bytes of connections, above TLS.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,6 +10,7 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Io;
+use crate::event_queue::{self, EventQueue, Observed};
 use crate::guard::{Deferred, is_held};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -66,7 +66,7 @@ impl Tap {
     /// Observes a transport, of which `received` has been read already.
     pub(crate) fn wrap(&self, io: Io, received: &[u8]) -> Io {
         let connection = self.0.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        let observation = Observation { tap: self.clone(), connection, unobserved: Mutex::default() };
+        let observation = Observation { tap: self.clone(), connection, events: Mutex::default() };
         let observation = Arc::new(observation);
         let tapped = Tapped { io, observation, receive_ended: false, send_ended: false };
         if !received.is_empty() {
@@ -102,67 +102,13 @@ pub(crate) struct Tapped {
 /// The tap of one connection. A connection that is locked is observed after the unlock, because the function may lock it.
 ///
 /// ```text
-/// locked       read, write --> Unobserved --.
-/// unlocked     read, write ------------------+--> the function
+/// locked       read, write --> events --.
+/// unlocked     read, write --------------+--> the function
 /// ```
 struct Observation {
     tap: Tap,
     connection: u64,
-    unobserved: Mutex<Unobserved>,
-}
-
-/// Events that the tap has not observed yet, because the connection was locked.
-#[derive(Default)]
-struct Unobserved {
-    events: VecDeque<OwnedEvent>,
-    /// Bytes of `events`.
-    len: usize,
-    /// One thread observes them, now or when it unlocks the connection.
-    is_due: bool,
-    /// Tasks that read or write once there is room.
-    waiting: Vec<Waker>,
-}
-
-/// From this number of bytes on, the transport neither reads nor writes: a thread is slow to observe what others have.
-const UNOBSERVED_LEN_MAX: usize = 1 << 20;
-
-/// The duty of one thread to observe the events. If a function of the application panics before or in the tap, `Drop` discards the
-/// remaining events, and the connection goes on.
-struct Due {
-    observation: Arc<Observation>,
-    is_done: bool,
-}
-
-impl Due {
-    /// Observes all that has happened, in order. The only thread that does, with no lock.
-    fn observe_all(mut self) {
-        let Observation { tap, connection, .. } = &*self.observation;
-        loop {
-            let mut unobserved = self.observation.lock();
-            let Some(event) = unobserved.events.pop_front() else {
-                unobserved.is_due = false;
-                drop(unobserved);
-                break self.is_done = true;
-            };
-            unobserved.len -= event.len();
-            let waiting = match unobserved.len {
-                ..UNOBSERVED_LEN_MAX => std::mem::take(&mut unobserved.waiting),
-                _ => Vec::new(),
-            };
-            drop(unobserved);
-            waiting.into_iter().for_each(Waker::wake);
-            (tap.0.observe)(*connection, event.borrow());
-        }
-    }
-}
-
-impl Drop for Due {
-    fn drop(&mut self) {
-        if !self.is_done {
-            let Unobserved { waiting, .. } = std::mem::take(&mut *self.observation.lock());
-            waiting.into_iter().for_each(Waker::wake);
-        }
-    }
+    events: Mutex<EventQueue<OwnedEvent>>,
 }
 
 enum OwnedEvent {
@@ -200,39 +146,46 @@ impl OwnedEvent {
 }
 
 impl Observation {
-    fn lock(&self) -> MutexGuard<'_, Unobserved> {
-        self.unobserved.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, EventQueue<OwnedEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn observe(self: &Arc<Self>, event: TapEvent<'_>) {
-        let mut unobserved = self.lock();
-        if !unobserved.is_due && !is_held() {
-            drop(unobserved);
+        let mut events = self.lock();
+        if events.is_idle() && !is_held() {
+            drop(events);
             return (self.tap.0.observe)(self.connection, event);
         }
         let event = OwnedEvent::of(event);
-        unobserved.len += event.len();
-        unobserved.events.push_back(event);
-        let is_due = std::mem::replace(&mut unobserved.is_due, true);
-        drop(unobserved);
-        if !is_due {
-            let due = Due { observation: self.clone(), is_done: false };
+        let len = event.len();
+        events.push(event, len);
+        let begins = events.begin_delivery();
+        drop(events);
+        if begins {
+            let delivery = event_queue::Delivery::new(self.clone());
             // Dropped here: it is called when this thread has unlocked the connection.
-            Deferred::default().call(move || due.observe_all());
+            Deferred::default().call(move || delivery.run());
         }
     }
 
     /// Ready when the transport may read or write.
     fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut unobserved = self.lock();
-        if unobserved.len < UNOBSERVED_LEN_MAX {
-            return Poll::Ready(());
-        }
-        let is_waiting = unobserved.waiting.iter().any(|waker| waker.will_wake(cx.waker()));
-        if !is_waiting {
-            unobserved.waiting.push(cx.waker().clone());
-        }
-        Poll::Pending
+        self.lock().poll_room(cx)
+    }
+}
+
+impl Observed for Observation {
+    fn next_delivery(&self) -> Option<impl FnOnce()> {
+        let (event, waiting) = self.lock().next_delivery()?;
+        Some(move || {
+            waiting.into_iter().for_each(Waker::wake);
+            (self.tap.0.observe)(self.connection, event.borrow());
+        })
+    }
+
+    fn cancel_delivery(&self) {
+        let waiting = self.lock().cancel_delivery();
+        waiting.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -338,6 +291,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::event_queue::QUEUED_LEN_MAX;
     use crate::{Connector, Request, Response, Server};
 
     /// Longer than the test takes unless it is blocked.
@@ -414,7 +368,7 @@ mod tests {
         }
     }
 
-    // The connection goes on, and the tap misses what was left.
+    // The connection goes on, and what was left is observed with the next event.
     #[test]
     fn a_panic_before_or_in_the_tap_does_not_stop_the_connection() {
         use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -424,7 +378,7 @@ mod tests {
             let tap = Tap::new(move |_, _| {
                 assert!(!is_in_tap || seeing.fetch_add(1, Ordering::Relaxed) > 0, "the first event");
             });
-            let observation = Arc::new(Observation { tap, connection: 1, unobserved: Mutex::default() });
+            let observation = Arc::new(Observation { tap, connection: 1, events: Mutex::default() });
             let cx = Context::from_waker(Waker::noop());
             let outer = crate::guard::Guarded::new(Empty::default());
             let mut guard = outer.lock();
@@ -432,13 +386,13 @@ mod tests {
                 guard.0.call(|| panic!("code of the application"));
             }
             for _ in 0..3 {
-                observation.observe(TapEvent::Sent(&[1; UNOBSERVED_LEN_MAX]));
+                observation.observe(TapEvent::Sent(&[1; QUEUED_LEN_MAX]));
             }
             assert!(observation.poll_room(&cx).is_pending());
             assert!(catch_unwind(AssertUnwindSafe(|| drop(guard))).is_err());
             assert!(observation.poll_room(&cx).is_ready());
             observation.observe(TapEvent::ReceiveEnded);
-            assert!(observation.lock().events.is_empty());
+            assert!(observation.lock().is_idle());
         }
     }
 
@@ -451,18 +405,18 @@ mod tests {
                 seeing.lock().unwrap().push((bytes[0], bytes.len()));
             }
         });
-        let observation = Arc::new(Observation { tap, connection: 1, unobserved: Mutex::default() });
+        let observation = Arc::new(Observation { tap, connection: 1, events: Mutex::default() });
         let cx = Context::from_waker(Waker::noop());
         let outer = crate::guard::Guarded::new(Empty::default());
         let guard = outer.lock();
         observation.observe(TapEvent::Sent(&[1; 10]));
         assert!(observation.poll_room(&cx).is_ready());
-        observation.observe(TapEvent::Sent(&[2; UNOBSERVED_LEN_MAX]));
+        observation.observe(TapEvent::Sent(&[2; QUEUED_LEN_MAX]));
         assert!(observation.poll_room(&cx).is_pending());
         assert_eq!(seen.lock().unwrap().len(), 0);
         drop(guard);
         assert!(observation.poll_room(&cx).is_ready());
         observation.observe(TapEvent::Sent(&[3]));
-        assert_eq!(*seen.lock().unwrap(), [(1, 10), (2, UNOBSERVED_LEN_MAX), (3, 1)]);
+        assert_eq!(*seen.lock().unwrap(), [(1, 10), (2, QUEUED_LEN_MAX), (3, 1)]);
     }
 }

@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 
 use shuttle::future::{JoinHandle, block_on, spawn};
@@ -17,7 +18,7 @@ use wireloom_ws::handshake::Negotiated;
 
 #[cfg(feature = "server")]
 use super::Driven;
-use super::{Receiver, Sender, WebSocket};
+use super::{Observer, ObserverEvent, Receiver, Sender, WebSocket, WebSocketConfig};
 use crate::memory::Account;
 use crate::sync::Model;
 use crate::transport::Io;
@@ -244,6 +245,49 @@ fn the_end_of_a_websocket_that_was_passed_on_is_seen() {
             passed_on.await.unwrap();
             client.await.unwrap();
             serving.await.unwrap();
+        });
+    });
+}
+
+// A sender or a task delivers the events, while the peer sends more than the observer handles.
+#[test]
+fn all_events_are_delivered_whatever_delivers_them() {
+    const PINGS: usize = 20;
+    Model::explore(SCHEDULES, || {
+        let (mut peer, end) = pipe(1_000);
+        let (report, done) = watch::channel(false);
+        let pings = AtomicUsize::new(0);
+        let mut config = WebSocketConfig::default();
+        config.observer = Some(Observer::new(move |event| {
+            shuttle::thread::yield_now();
+            match event {
+                ObserverEvent::PingRead(_) => drop(pings.fetch_add(1, Ordering::Relaxed)),
+                ObserverEvent::CloseDone(_) => {
+                    assert_eq!(pings.load(Ordering::Relaxed), PINGS);
+                    report.send_replace(true);
+                }
+                _ => {}
+            }
+        }));
+        let (io, account) = (Io::Other(Box::new(end)), Account::default());
+        let negotiated = Negotiated::default();
+        let socket = WebSocket::open(io, Role::Server, negotiated, None, config.into(), &[], &account);
+        let (mut sender, mut receiver) = socket.split();
+        let sending = spawn(async move {
+            // It may be closed.
+            let _ = sender.send(PAYLOAD).await;
+            let _ = sender.send(PAYLOAD).await;
+        });
+        let receiving = spawn(async move { assert!(receiver.recv().await.unwrap().is_none()) });
+        let client = spawn(async move {
+            peer.write_all(&masked(0x89, b"").repeat(PINGS)).await.unwrap();
+            peer.write_all(&masked(0x88, b"")).await.unwrap();
+            peer.read_to_end(&mut Vec::new()).await.unwrap();
+        });
+        wait_for_both(client, receiving);
+        block_on(async {
+            sending.await.unwrap();
+            wait_for(done).await;
         });
     });
 }

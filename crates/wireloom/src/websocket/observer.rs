@@ -1,15 +1,16 @@
 //! Events of an open WebSocket, for an [`Observer`] and for `tracing`. Without an observer nothing is recorded. Events are queued while the
 //! state is locked and delivered after that, so that an observer may use the WebSocket that it observes.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use wireloom_ws::frame::Header;
 use wireloom_ws::{End, Initiator, Kind};
 
 use crate::error::WebSocketError;
+use crate::event_queue::EventQueue;
 
 /// An event of a WebSocket. Payloads of messages are not shown.
 #[derive(Clone, Debug)]
@@ -52,9 +53,9 @@ pub enum ObserverEvent {
 
 /// Receives the events of WebSockets. Set it as [`WebSocketConfig::observer`](super::WebSocketConfig::observer).
 ///
-/// The function is called in the task that causes the event, so it should be quick. It holds no lock, and may use the WebSocket: one that
-/// holds a [`Sender`](super::Sender) keeps the connection open until it has ended. A WebSocket drops its observer after
-/// [`ObserverEvent::CloseDone`].
+/// The function is called by one task at a time, mostly by the one that causes the event, so it should be quick: while about a MiB of events
+/// waits for it, nothing is received. It holds no lock, and may use the WebSocket: one that holds a [`Sender`](super::Sender) keeps the
+/// connection open until it has ended. A WebSocket drops its observer after [`ObserverEvent::CloseDone`].
 ///
 /// ```
 /// use wireloom::{Observer, ObserverEvent, WebSocketConfig};
@@ -76,14 +77,12 @@ impl Observer {
     }
 }
 
-/// Events in order. One thread at a time delivers them.
+/// Events in order, until the last one.
 #[derive(Debug, Default)]
 pub(super) struct NotificationQueue {
     /// Dropped with the last event: an observer may hold a sender of the WebSocket, which would keep both alive.
     observer: Option<Observer>,
-    events: VecDeque<ObserverEvent>,
-    /// A thread delivers the events until there is none.
-    is_delivering: bool,
+    pub(super) events: EventQueue<ObserverEvent>,
     close: CloseEvents,
 }
 
@@ -106,24 +105,21 @@ impl NotificationQueue {
     /// An event, unless the connection has ended: nothing follows [`ObserverEvent::CloseDone`].
     pub(super) fn push(&mut self, event: ObserverEvent) {
         if self.close < CloseEvents::Done {
-            self.events.push_back(event);
+            let len = event.len();
+            self.events.push(event, len);
         }
     }
 
     /// Frames that were written, and the end of the connection if it has just begun.
     pub(super) fn push_written(&mut self, frames: Vec<Header>, end: Option<End>) {
-        let frames = frames.into_iter().map(ObserverEvent::FrameWritten);
-        match end {
+        let begun = end.map(|end| (end.by, ObserverEvent::CloseBegun(end)));
+        let (before, after) = match begun {
             // The peer's Close frame was the first.
-            Some(end) if end.by == Initiator::Peer => {
-                self.push(ObserverEvent::CloseBegun(end));
-                self.events.extend(frames);
-            }
-            end => {
-                self.events.extend(frames);
-                self.events.extend(end.map(ObserverEvent::CloseBegun));
-            }
-        }
+            Some((Initiator::Peer, begun)) => (Some(begun), None),
+            begun => (None, begun.map(|(_, begun)| begun)),
+        };
+        let frames = frames.into_iter().map(ObserverEvent::FrameWritten);
+        before.into_iter().chain(frames).chain(after).for_each(|event| self.push(event));
     }
 
     /// Whether the event of the closing handshake has not been queued yet.
@@ -141,31 +137,25 @@ impl NotificationQueue {
         self.close = CloseEvents::Done;
     }
 
-    /// Whether events wait and no thread delivers them.
-    pub(super) fn is_waiting(&self) -> bool {
-        !self.events.is_empty() && !self.is_delivering
+    /// The next event to deliver, the observer, which is to be dropped after that of the end, and the tasks to wake before.
+    pub(super) fn next_delivery(&mut self) -> Option<(ObserverEvent, Option<Observer>, Vec<Waker>)> {
+        let (event, waiting) = self.events.next_delivery()?;
+        let observer = match event {
+            ObserverEvent::CloseDone(_) => self.observer.take(),
+            _ => self.observer.clone(),
+        };
+        Some((event, observer, waiting))
     }
+}
 
-    /// This thread delivers all events, with this observer. `None` if none waits, or another thread delivers them, or this one in an
-    /// outer call.
-    pub(super) fn begin_delivery(&mut self) -> Option<Option<Observer>> {
-        let is_waiting = self.is_waiting();
-        self.is_delivering |= is_waiting;
-        is_waiting.then(|| self.observer.clone())
-    }
-
-    /// The next event to deliver; after the last one nothing is delivered any more. With that of the end comes the observer, to be dropped
-    /// after it, while nothing is locked.
-    pub(super) fn next_delivery(&mut self) -> Option<(ObserverEvent, Option<Observer>)> {
-        let event = self.events.pop_front();
-        self.is_delivering = event.is_some();
-        let ends = matches!(event, Some(ObserverEvent::CloseDone(_)));
-        Some((event?, self.observer.take_if(|_| ends)))
-    }
-
-    /// The observer has panicked: the other events are delivered by the next call.
-    pub(super) fn cancel_delivery(&mut self) {
-        self.is_delivering = false;
+impl ObserverEvent {
+    /// What it takes in the queue, in bytes.
+    fn len(&self) -> usize {
+        let payload = match self {
+            Self::PingRead(payload) | Self::PongRead { payload, .. } => payload.len(),
+            _ => 0,
+        };
+        size_of::<Self>() + payload
     }
 }
 
@@ -241,8 +231,7 @@ mod tests {
         queue.push_end(end.clone());
         queue.push(ObserverEvent::Error(WebSocketError::ConnectionLost));
         queue.push_end(end);
-        assert!(queue.begin_delivery().is_some());
-        assert!(matches!(queue.next_delivery(), Some((ObserverEvent::CloseDone(_), _))));
+        assert!(matches!(queue.next_delivery(), Some((ObserverEvent::CloseDone(_), ..))));
         assert!(queue.next_delivery().is_none());
     }
 }

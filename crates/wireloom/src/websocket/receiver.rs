@@ -197,6 +197,10 @@ fn poll_found(
             wait(shared.lock(), held.take());
             return Poll::Pending;
         }
+        if shared.is_observed() && shared.poll_observer(cx).is_pending() {
+            wait(shared.lock(), held.take());
+            return Poll::Pending;
+        }
         let found = if active.has_more(mode) && !active.should_read_on(mode) {
             active.decode(shared, mode)
         } else {

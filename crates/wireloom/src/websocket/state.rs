@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -30,6 +30,7 @@ use super::slow::Slow;
 use super::waiters::Waiter;
 use crate::deadline;
 use crate::error::WebSocketError;
+use crate::event_queue::{self, Observed};
 use crate::guard::{Deferred, Guard, Guardable, Guarded};
 use crate::memory::{Account, Category, Evict, Reservation};
 use crate::sync::{self, Arc, AtomicBool, MutexGuard};
@@ -228,6 +229,12 @@ impl Shared {
         self.is_observed
     }
 
+    /// Ready when the observer has room for the events of what is received.
+    pub(super) fn poll_observer(&self, cx: &Context<'_>) -> Poll<()> {
+        let room = self.with_notifications(|queue| Some(queue.events.poll_room(cx)));
+        room.unwrap_or(Poll::Ready(()))
+    }
+
     pub(super) fn subprotocol(&self) -> Option<&str> {
         self.negotiated.as_ref()?.subprotocol.as_deref()
     }
@@ -368,26 +375,18 @@ async fn wait_while_filling(shared: &Weak<Shared>) {
     }
 }
 
-/// Delivers the events that are queued.
-fn notify_observer(shared: &Shared) {
-    let Some(observer) = shared.with_notifications(NotificationQueue::begin_delivery) else { return };
-    let delivering = Delivering(shared);
-    while let Some((event, last)) = shared.with_notifications(NotificationQueue::next_delivery) {
-        observer::notify(observer.as_ref(), &event);
-        drop(last);
+impl Observed for Shared {
+    fn next_delivery(&self) -> Option<impl FnOnce()> {
+        let (event, observer, waiting) = self.with_notifications(NotificationQueue::next_delivery)?;
+        Some(move || {
+            waiting.into_iter().for_each(Waker::wake);
+            observer::notify(observer.as_ref(), &event);
+        })
     }
-    std::mem::forget(delivering);
-}
 
-/// Dropped when an observer panics.
-struct Delivering<'a>(&'a Shared);
-
-impl Drop for Delivering<'_> {
-    fn drop(&mut self) {
-        self.0.with_notifications(|queue| -> Option<()> {
-            queue.cancel_delivery();
-            None
-        });
+    fn cancel_delivery(&self) {
+        let waiting = self.with_notifications(|queue| Some(queue.events.cancel_delivery()));
+        waiting.into_iter().flatten().for_each(Waker::wake);
     }
 }
 
@@ -918,10 +917,12 @@ impl State {
     /// Queues the events of the session, and delivers them after the unlock.
     #[cold]
     pub(super) fn queue_notifications(&mut self) {
-        if self.session.queue_notifications()
+        self.session.queue_notifications();
+        if self.session.notifications().is_some_and(|queue| queue.events.begin_delivery())
             && let Some(shared) = self.shared.upgrade()
         {
-            self.deferred.call(move || notify_observer(&shared));
+            let delivery = event_queue::Delivery::new(shared);
+            self.deferred.call(move || delivery.run());
         }
     }
 }

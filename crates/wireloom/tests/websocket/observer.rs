@@ -1,13 +1,17 @@
 //! The events that an observer of a WebSocket receives.
 
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Delivery, Opcode, Role};
-use wireloom::{CloseCode, Observer, ObserverEvent, Request, Server, WebSocket, WebSocketConfig};
+use wireloom::{CloseCode, Observer, ObserverEvent, Receiver, Request, Server, WebSocket, WebSocketConfig};
 use wireloom_testing::frame::upgrade_request;
 
 type Events = Arc<Mutex<Vec<String>>>;
@@ -240,4 +244,45 @@ async fn the_end_of_a_websocket_that_is_dropped_while_open_is_reported_once() {
             assert_eq!(*events.lock().unwrap(), expected, "{role:?} {driven}");
         }
     }
+}
+
+// A sender delivers the events, and the peer sends more than the observer handles meanwhile.
+#[tokio::test]
+async fn an_observer_that_is_slow_stops_reads() {
+    const PINGS: usize = 1_000_000;
+    let (pings, is_done) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+    let receivers: Arc<[Mutex<Option<Receiver>>; 2]> = Arc::default();
+    let (counted, done, receiving) = (pings.clone(), is_done.clone(), receivers.clone());
+    let mut config = WebSocketConfig::default();
+    config.observer = Some(Observer::new(move |event| {
+        match event {
+            ObserverEvent::PingRead(_) => drop(counted.fetch_add(1, Ordering::Relaxed)),
+            ObserverEvent::CloseDone(_) => done.notify_one(),
+            _ => {}
+        }
+        let Some(mut receiver) = receiving[0].lock().unwrap().take() else { return };
+        // As another thread would: until it reads no more.
+        let mut before = None;
+        while before != Some(receiver.traffic()) {
+            before = Some(receiver.traffic());
+            for _ in 0..100 {
+                let receiving = pin!(tokio::task::unconstrained(receiver.recv()));
+                let polled = receiving.poll(&mut Context::from_waker(Waker::noop()));
+                assert!(matches!(polled, Poll::Pending | Poll::Ready(Err(_))), "{polled:?}");
+            }
+        }
+        *receiving[1].lock().unwrap() = Some(receiver);
+    }));
+    let peer = std::io::Cursor::new([0x89, 0].repeat(PINGS));
+    let transport = tokio::io::join(peer, tokio::io::sink());
+    let (mut sender, receiver) = open(transport, Role::Client, config).split();
+    *receivers[0].lock().unwrap() = Some(receiver);
+    assert!(sender.try_send("hello").unwrap());
+    let mut receiver = receivers[1].lock().unwrap().take().unwrap();
+    assert!(receiver.traffic().bytes_received < PINGS as u64, "{:?}", receiver.traffic());
+    // Not all of them at the cost of the sender.
+    assert!(pings.load(Ordering::Relaxed) < 5_000);
+    receiver.recv().await.unwrap_err();
+    tokio::time::timeout(Duration::from_secs(60), is_done.notified()).await.unwrap();
+    assert_eq!(pings.load(Ordering::Relaxed), PINGS);
 }
