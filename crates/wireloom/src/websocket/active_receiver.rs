@@ -139,6 +139,28 @@ impl ReceiverSlot {
         None
     }
 
+    /// Whether a poll has the state, or has to continue with what has arrived.
+    pub(super) fn is_busy(&self) -> bool {
+        match self {
+            Self::Taken | Self::Revoked => true,
+            Self::Waiting(active) => active.has_more(DeliveryMode::Configured),
+            Self::Idle(_) | Self::Dropped(_) | Self::Ended => false,
+        }
+    }
+
+    /// Frees what a receiver that waits does not need before more arrives. Returns the state if nothing is left of it; it is dropped after the
+    /// unlock.
+    pub(super) fn release(&mut self) -> Option<Box<ActiveReceiver>> {
+        let Self::Waiting(active) = self else { return None };
+        if active.reader.inbound().is_compressed() {
+            active.reader.release_buffers();
+            // It holds less.
+            active.count_memory();
+        }
+        let waiting = self.replace(Self::Taken)?;
+        self.put(waiting)
+    }
+
     /// The receiver is dropped, with the state if it has `taken` that. Returns the state if no task needs it.
     pub(super) fn put_dropped(&mut self, taken: Option<Box<ActiveReceiver>>) -> Option<Box<ActiveReceiver>> {
         let unused = taken.and_then(|active| self.put(active));

@@ -296,8 +296,9 @@ impl ActiveReceiver {
                 Poll::Ready(Err(error)) => state.fail(link::failure(&error)),
                 Poll::Pending if self.reader.has_input() => return Poll::Ready(Some(Read::Incomplete)),
                 Poll::Pending => {
+                    // Buffers and codecs return to the pools of the thread.
                     self.read_before_timeout = None;
-                    self.release(state);
+                    self.release_memory();
                     if !self.count_memory() {
                         state.overload();
                         self.fail_overloaded();
@@ -314,14 +315,6 @@ impl ActiveReceiver {
     fn has_read_enough(&mut self, state: &State) -> bool {
         let received = state.link.traffic.bytes_received;
         received - *self.read_before_timeout.get_or_insert(received) >= READ_AFTER_TIMEOUT_LEN
-    }
-
-    /// Nothing has arrived: returns buffers and codecs to the pools of the thread.
-    fn release(&mut self, state: &mut State) {
-        self.release_memory();
-        if self.reader.inbound().is_compressed() && state.session.take_release() {
-            self.reader.release_buffers();
-        }
     }
 
     /// Finds the next message, and applies control frames and errors to the state on the way.

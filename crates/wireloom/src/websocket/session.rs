@@ -56,9 +56,9 @@ struct Rare {
 /// Whether bytes have been transferred lately.
 ///
 /// ```text
-///  Recent -- check --> Quiet -- check --> Releasing -- the receiver has released its memory --> Released
-///    ^                   |                    |                                                    |
-///    +-- a read or write +--------------------+----------------------------------------------------+
+///  Recent -- check --> Quiet -- the memory was released at a later check --> Released
+///    ^                   |                                                     |
+///    +------------------ bytes were read or written ---------------------------+
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Activity {
@@ -67,39 +67,8 @@ enum Activity {
     /// None since the last check.
     #[default]
     Quiet,
-    /// As `Released`, but the receiver has not released its memory yet.
-    Releasing,
     /// None since the memory of the connection was released.
     Released,
-}
-
-impl Activity {
-    /// Bytes were read or written.
-    #[inline]
-    fn transferred(&mut self) {
-        *self = Self::Recent;
-    }
-
-    /// Whether nothing has been transferred since the last check, and memory is to be released: by the receiver too, if it `holds` memory.
-    fn check(&mut self, receiver_holds: bool) -> bool {
-        let was_quiet = *self == Self::Quiet;
-        *self = match *self {
-            Self::Recent => Self::Quiet,
-            Self::Quiet if receiver_holds => Self::Releasing,
-            Self::Quiet => Self::Released,
-            released => released,
-        };
-        was_quiet
-    }
-
-    /// Whether the receiver must free as much memory as it can, once.
-    fn take_release(&mut self) -> bool {
-        let releases = *self == Self::Releasing;
-        if releases {
-            *self = Self::Released;
-        }
-        releases
-    }
 }
 
 impl Session {
@@ -219,18 +188,20 @@ impl Session {
         window.get_or_insert_with(|| account.reservation(Category::Inflated)).set(len);
     }
 
-    /// Frees memory, if nothing has been transferred since the last call; true once that was found.
+    /// Frees memory, if nothing has been transferred since the last call; true once that was found, until all is [released](Self::released).
     pub(super) fn release_if_idle(&mut self) -> bool {
-        let is_idle = self.activity.check(self.core.is_compressed());
-        if is_idle {
-            self.core.release_buffers();
+        let was_quiet = self.activity == Activity::Quiet;
+        match self.activity {
+            Activity::Recent => self.activity = Activity::Quiet,
+            Activity::Quiet => self.core.release_buffers(),
+            Activity::Released => {}
         }
-        is_idle
+        was_quiet
     }
 
-    /// Whether the receiver must free as much memory as it can, once.
-    pub(super) fn take_release(&mut self) -> bool {
-        self.activity.take_release()
+    /// The receiver has freed its memory too.
+    pub(super) fn released(&mut self) {
+        self.activity = Activity::Released;
     }
 
     /// The policy for a slow peer has dropped a message.
@@ -246,7 +217,7 @@ impl Session {
 
     /// The transport has accepted bytes, after it `was_full` or not.
     pub(super) fn handle_written(&mut self, was_full: bool) {
-        self.activity.transferred();
+        self.activity = Activity::Recent;
         if was_full {
             self.core.handle_activity(clock::now());
         }
@@ -258,7 +229,7 @@ impl Session {
             self.core.handle_eof();
             return false;
         }
-        self.activity.transferred();
+        self.activity = Activity::Recent;
         if self.core.keeps_alive() {
             self.core.handle_activity(clock::now());
         }
@@ -450,14 +421,14 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_released_once_after_two_checks_without_a_transfer() {
-        for receiver_holds in [false, true] {
-            let mut activity = Activity::default();
-            activity.transferred();
-            assert_eq!([0; 4].map(|_| activity.check(receiver_holds)), [false, true, false, false]);
-            assert_eq!([activity.take_release(), activity.take_release()], [receiver_holds, false]);
-            activity.transferred();
-            assert!(!activity.check(receiver_holds) && !activity.take_release());
-        }
+    fn memory_is_released_after_two_checks_without_a_transfer() {
+        let (_, outbound) = Connection::server(Config::default(), None, Duration::ZERO).split();
+        let mut session = Session::new(outbound, None);
+        session.handle_written(false);
+        assert_eq!([0; 3].map(|_| session.release_if_idle()), [false, true, true]);
+        session.released();
+        assert!(!session.release_if_idle());
+        session.handle_written(false);
+        assert_eq!([0; 2].map(|_| session.release_if_idle()), [false, true]);
     }
 }

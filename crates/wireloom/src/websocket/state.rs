@@ -310,9 +310,13 @@ impl Shared {
         // One that is in use is not idle.
         let Some(mut state) = self.try_lock() else { return };
         state.count_read_buffer();
-        if state.session.release_if_idle() && state.session.core.is_compressed() {
-            state.wake();
+        if !state.session.release_if_idle() || state.slot.is_busy() {
+            return;
         }
+        let unused = state.slot.release();
+        state.session.released();
+        drop(state);
+        unused.into_iter().for_each(ActiveReceiver::recycle);
     }
 }
 
