@@ -427,11 +427,16 @@ impl Body {
             if next.len() > len_max - collected.len() {
                 return Err(HttpError::TooLarge);
             }
-            reservation.try_set(collected.len() + next.len()).map_err(|_| HttpError::Overloaded)?;
+            let len = collected.len() + next.len();
+            if len > collected.capacity() {
+                // It doubles, as a vector does.
+                let capacity = len.max(2 * collected.capacity());
+                reservation.try_set(capacity).map_err(|_| HttpError::Overloaded)?;
+                collected.reserve(capacity - collected.len());
+            }
             let seconds = |len| (len / BYTES_PER_SECOND_MIN) as u64;
             let before = seconds(collected.len());
             collected.extend_from_slice(&next);
-            reservation.set(collected.capacity());
             if let Some(deadline) = &mut deadline {
                 deadline.extend(Duration::from_secs(seconds(collected.len()) - before));
             }

@@ -35,18 +35,10 @@ impl Connection {
         let mut deadline = Deadline::after(config.handshake_timeout);
         loop {
             let may_read = if secured || io.tells_readiness() {
-                let ready = timeouts.within(&mut deadline, Phase::Draining, |cx| io.poll_read_ready(cx));
-                match ready.await {
-                    Ok(ready) => ready.is_ok(),
-                    // As for the requests after the first.
-                    Err(Stopped::Phase) => timeouts.polled_again(|cx| io.poll_read_ready(cx)).await?.is_ok(),
-                    Err(Stopped::TimedOut) => return None,
-                }
+                timeouts.until_drained(&mut deadline, |cx| io.poll_read_ready(cx)).await.ok()?.is_ok()
             } else {
-                let reading = timeouts.within(&mut deadline, Phase::Draining, |cx| {
-                    poll_read_at_most(cx, io, bytes, READ_LEN_MAX)
-                });
-                matches!(reading.await, Ok(Ok(1..)))
+                let read = |cx: &mut Context<'_>| poll_read_at_most(cx, io, bytes, READ_LEN_MAX);
+                matches!(timeouts.until_drained(&mut deadline, read).await, Ok(Ok(1..)))
             };
             if !may_read {
                 return None;
@@ -59,7 +51,8 @@ impl Connection {
                     // The wait is this server's doing: the client's deadline begins again after it.
                     deadline = Deadline::after(config.handshake_timeout);
                     let mut turn = Box::pin(handshakes.clone().acquire_owned());
-                    let turn = timeouts.within(&mut deadline, Phase::Draining, |cx| turn.as_mut().poll(cx));
+                    // The client has sent something, which is answered also while the server drains.
+                    let turn = timeouts.within(&mut deadline, Phase::Aborted, |cx| turn.as_mut().poll(cx));
                     let turn = turn.await;
                     if matches!(turn, Err(Stopped::TimedOut)) {
                         registry.counters.refused.fetch_add(1, Ordering::Relaxed);

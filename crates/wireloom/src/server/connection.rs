@@ -269,7 +269,7 @@ impl Connection {
         let mut scanned = 0;
         let mut deadline =
             Deadline::after(if first { config.handshake_timeout } else { config.keep_alive_timeout });
-        let mut has_begun = first;
+        let (mut has_begun, mut is_drained) = (first, false);
         loop {
             if bytes_memory.try_set(head_cost(bytes.capacity())).is_err() {
                 // The connection stays open for the answer.
@@ -285,15 +285,15 @@ impl Connection {
             if !quiet && !std::mem::replace(&mut has_begun, true) {
                 deadline = Deadline::after(config.handshake_timeout);
             }
-            // A request that has started is answered, also while the server shuts down.
-            let end = if quiet { Phase::Draining } else { Phase::Aborted };
-            let mut read = |cx: &mut Context<'_>| poll_read_at_most(cx, io, bytes, READ_LEN_MAX);
-            let mut len = timeouts.within(&mut deadline, end, &mut read).await;
-            if quiet && matches!(len, Err(Stopped::Phase)) {
-                // A request that has arrived is answered, too: a socket that is closed with unread bytes is reset (RFC 9112 §9.6).
-                len = timeouts.polled_again(read).await.ok_or(Stopped::Phase);
-            }
-            match len {
+            let read = |cx: &mut Context<'_>| poll_read_at_most(cx, io, bytes, READ_LEN_MAX);
+            // A request that has started is answered, also while the server shuts down. Empty lines start none.
+            let read = match quiet {
+                true if is_drained => return HeadOutcome::End,
+                true => timeouts.until_drained(&mut deadline, read).await,
+                false => timeouts.within(&mut deadline, Phase::Aborted, read).await,
+            };
+            is_drained = timeouts.is_drained();
+            match read {
                 Ok(Ok(1..)) => {}
                 Err(Stopped::TimedOut) if !quiet => {
                     return HeadOutcome::Refused((408, "the request took too long"));

@@ -11,7 +11,6 @@ use ppp::{HeaderResult, v1, v2};
 use super::connection::Connection;
 use super::timeouts::Deadline;
 use crate::http::Origin;
-use crate::registry::Phase;
 use crate::transport::Io;
 
 /// §2.2: the signature of version 2.
@@ -39,7 +38,7 @@ impl Connection {
         let Self { io, timeouts, config, .. } = self;
         let mut deadline = Deadline::after(config.handshake_timeout);
         let mut bytes = Vec::new();
-        let reading = timeouts.within(&mut deadline, Phase::Draining, |cx| poll_header(cx, io, &mut bytes));
+        let reading = timeouts.until_drained(&mut deadline, |cx| poll_header(cx, io, &mut bytes));
         reading.await.ok()?.ok()?;
         if let Some(peer) = source(&bytes).ok()? {
             if let Some(max) = self.config.connections_per_address_max

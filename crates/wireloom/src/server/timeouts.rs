@@ -88,19 +88,29 @@ impl Timeouts {
         })
     }
 
-    /// The result of `work` after the server began to drain, if it is ready once the runtime has looked for events: what has arrived before
-    /// may not have been reported. `None` also if the server aborts its connections.
-    pub(super) async fn polled_again<T>(
-        &self,
+    /// Whether the server drains, or has drained.
+    pub(super) fn is_drained(&self) -> bool {
+        self.registry.phase() >= Phase::Draining
+    }
+
+    /// As [`within`](Self::within), until the server drains, and then once more when the runtime has looked for events: what has arrived
+    /// before may not have been reported. A socket that is closed with unread bytes is reset (RFC 9112 §9.6).
+    pub(super) async fn until_drained<T>(
+        &mut self,
+        deadline: &mut Deadline,
         mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
-    ) -> Option<T> {
+    ) -> Result<T, Stopped> {
+        let done = self.within(deadline, Phase::Draining, &mut work).await;
+        if !matches!(done, Err(Stopped::Phase)) {
+            return done;
+        }
         tokio::task::yield_now().await;
         if self.registry.phase() >= Phase::Aborted {
-            return None;
+            return done;
         }
         match poll_fn(|cx| Poll::Ready(work(cx))).await {
-            Poll::Ready(done) => Some(done),
-            Poll::Pending => None,
+            Poll::Ready(arrived) => Ok(arrived),
+            Poll::Pending => done,
         }
     }
 

@@ -200,9 +200,13 @@ impl Link {
             return Ok((len, false));
         }
         flush::put_buffer(session.core.take_buffer());
-        let is_flushed = !self.io.buffers_writes()
-            || matches!(self.io.poll_flush(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
-        Ok((len, is_flushed))
+        if !self.io.buffers_writes() {
+            return Ok((len, true));
+        }
+        match self.io.poll_flush(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(flushed) => flushed.map(|()| (len, true)),
+            Poll::Pending => Ok((len, false)),
+        }
     }
 
     /// Writes the first slices of the queue; ready with 0 only if it is empty.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
-use wireloom::{Request, Response, Server};
+use wireloom::{Request, Response, Server, ServerConfig};
 use wireloom_testing::frame::{masked, upgrade_request};
 
 /// Sends without a pause until the server has closed; returns the bytes that it has read.
@@ -57,8 +57,11 @@ async fn busy_client(address: std::net::SocketAddr) -> Vec<u8> {
 #[tokio::test]
 async fn a_request_that_arrived_before_the_shutdown_is_answered() {
     const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-    for answered_before in [0, 1] {
-        let server = Server::bind("127.0.0.1:0").await.unwrap();
+    const HEADER: &[u8] = b"PROXY TCP4 192.0.2.7 192.0.2.9 1 80\r\n";
+    for (answered_before, proxy) in [(0, ""), (1, ""), (0, "127.0.0.0/8")] {
+        let mut config = ServerConfig::default();
+        config.proxy_protocol_from = proxy.parse().into_iter().collect();
+        let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
         let (address, handle) = (server.local_addr().unwrap(), server.handle());
         let serving = tokio::spawn(server.serve(async |_: Request| Response::text(200, "answer")));
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -73,7 +76,8 @@ async fn a_request_that_arrived_before_the_shutdown_is_answered() {
             tokio::task::yield_now().await;
         }
         stream.writable().await.unwrap();
-        assert_eq!(stream.try_write(GET).unwrap(), GET.len());
+        let sent = if proxy.is_empty() { GET.to_vec() } else { [HEADER, GET].concat() };
+        assert_eq!(stream.try_write(&sent).unwrap(), sent.len());
         handle.shut_down();
         let mut read = String::new();
         stream.read_to_string(&mut read).await.unwrap();
