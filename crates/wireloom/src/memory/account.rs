@@ -120,6 +120,16 @@ impl Account {
         if inner.is_evicted() { Poll::Ready(()) } else { normal }
     }
 
+    /// Reports bytes that were read into a message for which memory is reserved.
+    #[inline]
+    pub(crate) fn bytes_read(&self, len: usize) {
+        if let Some(inner) = self.0.as_deref()
+            && let Some(group) = &inner.group
+        {
+            group.bytes_read(inner.key(), len);
+        }
+    }
+
     /// Reports a complete message: others of the group may read.
     #[inline]
     pub(crate) fn message_read(&self) {

@@ -23,6 +23,9 @@ use crate::sync::Arc;
 /// are evicted. It happens when the peer spent the window of the connection on streams that may not be read, or does not complete a message.
 const STALL_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// From this many bytes in [`STALL_TIME_MAX`] on, the message whose turn it is makes progress: 16 KiB/s, as for bodies.
+const PROGRESS_LEN: usize = 32 << 10;
+
 /// Accounts that share a limit.
 pub(crate) struct Group {
     max: usize,
@@ -36,8 +39,10 @@ pub(crate) struct Group {
 struct State {
     /// Bytes of all accounts, in granules.
     held: usize,
-    /// What has brought the WebSockets that wait nearer to their turn: turns that ended, and growth of the message whose turn it is.
+    /// What has brought the WebSockets that wait nearer to their turn: turns that ended, and input of the account whose turn it is.
     progress: u64,
+    /// Bytes that the account whose turn it is has read since that was progress.
+    read_len: usize,
     turn: Turn,
     /// The tasks of accounts that wait to read, in order. The first that is polled when the turn ends has the next one.
     waiting: Vec<(usize, WakerSlot)>,
@@ -49,17 +54,17 @@ struct State {
 ///
 /// ```text
 ///          an account that holds memory reads             its message is complete
-///  Free ------------------------------------> Reading(key, peak) ---------> Draining(key)
-///   ^                                                  |                         |
-///   +------------------- it holds nothing -------------+-------------------------+ or the group has room again
+///  Free ------------------------------------> Reading(key) ---------------> Draining(key)
+///   ^                                               |                            |
+///   +------------------- it holds nothing ----------+----------------------------+ or the group has room again
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Turn {
     /// No account has the turn.
     #[default]
     Free,
-    /// This account reads until its message is complete; with the most bytes that it has held meanwhile.
-    Reading(usize, usize),
+    /// This account reads until its message is complete.
+    Reading(usize),
     /// This account has read its message, which must be freed before another account reads.
     Draining(usize),
 }
@@ -124,7 +129,7 @@ impl Group {
     pub(super) fn poll_turn(self: &Arc<Self>, account: &Inner, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.state.lock();
         let (key, held) = (account.key(), account.held());
-        if state.held < self.near() || held == 0 || state.take_turn(key, held) {
+        if state.held < self.near() || held == 0 || state.take_turn(key) {
             return Poll::Ready(());
         }
         let State { waiting, deferred, .. } = &mut *state;
@@ -145,7 +150,7 @@ impl Group {
     /// The account has read a message.
     pub(super) fn message_read(&self, key: usize) {
         let mut state = self.state.lock();
-        if !matches!(state.turn, Turn::Reading(of, _) if of == key) {
+        if state.turn != Turn::Reading(key) {
             return;
         }
         state.turn = Turn::Draining(key);
@@ -155,10 +160,22 @@ impl Group {
         }
     }
 
+    /// The account has read `len` bytes of the transport.
+    pub(super) fn bytes_read(&self, key: usize, len: usize) {
+        let mut state = self.state.lock();
+        if state.turn == Turn::Reading(key) {
+            state.read_len += len;
+            if state.read_len >= PROGRESS_LEN {
+                state.read_len = 0;
+                state.progress += 1;
+            }
+        }
+    }
+
     /// Reports that the account holds no memory any more.
     pub(super) fn freed(&self, key: usize) {
         let mut state = self.state.lock();
-        if matches!(state.turn, Turn::Reading(of, _) | Turn::Draining(of) if of == key) {
+        if matches!(state.turn, Turn::Reading(of) | Turn::Draining(of) if of == key) {
             state.end_turn();
         }
     }
@@ -186,21 +203,12 @@ impl Drop for Group {
 }
 
 impl State {
-    /// Whether this account, which holds `held` bytes, has the turn.
-    fn take_turn(&mut self, key: usize, held: usize) -> bool {
+    /// Whether this account has the turn.
+    fn take_turn(&mut self, key: usize) -> bool {
         if self.turn == Turn::Free {
-            self.turn = Turn::Reading(key, held);
+            (self.turn, self.read_len) = (Turn::Reading(key), 0);
         }
-        match &mut self.turn {
-            Turn::Reading(of, peak) if *of == key => {
-                if held > *peak {
-                    *peak = held;
-                    self.progress += 1;
-                }
-                true
-            }
-            _ => false,
-        }
+        self.turn == Turn::Reading(key)
     }
 
     /// Lets another account read.
@@ -359,17 +367,17 @@ mod tests {
             (account, holder)
         });
         assert!(may_read(&holders[0].0) && !may_read(&holders[1].0));
-        // A long message that arrives slowly is progress.
-        let mut growing = holders[0].0.reservation(Category::Assembly);
-        for len in 1..7 {
+        // A long message that arrives slowly is progress, also in memory that was reserved before.
+        for _ in 1..7 {
             tokio::time::sleep(STALL_TIME_MAX / 2).await;
-            growing.set(len * GRANULE);
+            holders[0].0.bytes_read(PROGRESS_LEN / 2);
             assert!(may_read(&holders[0].0));
         }
-        assert_eq!((memory.stats().evicted, group.held()), (0, 15 * GRANULE));
-        growing.set(0);
+        assert_eq!((memory.stats().evicted, group.held()), (0, 9 * GRANULE));
+        // Some bytes from time to time, such as pongs, are not.
         for len in (1..3).cycle().take(8) {
             other_held.set(len * GRANULE);
+            holders[0].0.bytes_read(100);
             tokio::time::sleep(STALL_TIME_MAX / 2).await;
         }
         assert!(memory.stats().evicted > 0);

@@ -473,6 +473,9 @@ impl ActiveReceiver {
         let mut space = self.reader.space();
         let len = ready!(state.link.poll_read(cx, space.bytes()))?;
         self.budget.spend(len);
+        if self.memory.is_some() {
+            self.account.bytes_read(len);
+        }
         Poll::Ready(Ok(state.session.handle_read(len).then_some(Read::Direct(len))))
     }
 
@@ -500,6 +503,9 @@ impl ActiveReceiver {
         let len = ready!(state.link.poll_read(cx, bytes))?;
         self.pace.record(len);
         self.budget.spend(len);
+        if self.memory.is_some() {
+            self.account.bytes_read(len);
+        }
         if !state.session.handle_read(len) {
             return Poll::Ready(Ok(None));
         }
