@@ -23,6 +23,9 @@ use crate::{file, terminal};
 /// Lines that the file has not taken, in bytes.
 const QUEUED_LEN_MAX: usize = 4 << 20;
 
+/// Room beyond that for the ends of connections and what they have lost, so that no loss goes unmarked.
+const ENDS_LEN_MAX: usize = 1 << 20;
+
 /// How long the end of the command waits for the file, which may be a pipe that nobody reads.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -92,7 +95,8 @@ impl Recording {
                 Some(bytes) => encoder.bytes(offset, direction, bytes),
                 None => encoder.end(offset, direction),
             };
-            let is_queued = queue.push(&lines.text);
+            let len_max = if bytes.is_some() { QUEUED_LEN_MAX } else { QUEUED_LEN_MAX + ENDS_LEN_MAX };
+            let is_queued = queue.push(&lines.text, len_max);
             if !is_queued {
                 encoder.lose(&lines);
             }
@@ -153,26 +157,26 @@ impl Lines {
     }
 
     /// Whether the queue takes this many bytes: any number while it is empty.
-    fn has_room(&self, len: usize) -> bool {
-        self.len() == 0 || self.len() + len <= QUEUED_LEN_MAX
+    fn has_room(&self, len: usize, len_max: usize) -> bool {
+        self.len() == 0 || self.len() + len <= len_max
     }
 }
 
 impl Queue {
-    /// Queues lines; false if there is no room for them.
-    fn push(&self, text: &str) -> bool {
+    /// Queues lines, for at most `len_max` bytes together; false if there is no room for them.
+    fn push(&self, text: &str, len_max: usize) -> bool {
         if text.is_empty() {
             return true;
         }
         let mut lines = lock(&self.lines);
         if self.side == Side::Client {
-            let is_full = |lines: &mut Lines| !lines.has_failed && !lines.has_room(text.len());
+            let is_full = |lines: &mut Lines| !lines.has_failed && !lines.has_room(text.len(), len_max);
             lines = self.changed.wait_while(lines, is_full).unwrap_or_else(PoisonError::into_inner);
         }
         if lines.has_failed {
             return true;
         }
-        if !lines.has_room(text.len()) {
+        if !lines.has_room(text.len(), len_max) {
             return false;
         }
         lines.queued.push_str(text);

@@ -267,7 +267,7 @@ impl Events {
     async fn flush(self: Arc<Self>, host: Weak<dyn Host>) {
         let mut lost = VecDeque::new();
         // When what was not stored is tried again. What has ended does not wait for that.
-        let mut store_at = Instant::now();
+        let (mut store_at, mut until) = (Instant::now(), None);
         loop {
             match host.upgrade() {
                 Some(host) if self.is_open_lost.swap(false, Ordering::SeqCst) => lost = host.opened().into(),
@@ -289,8 +289,10 @@ impl Events {
             }
             if !batch.is_empty() {
                 if self.move_ends(batch, &mut lost).await.is_err() {
-                    // Without a hub there is no retry: another node, or the next start, reports the connections as lost.
-                    if host.strong_count() == 0 {
+                    // Without a hub, events that are not stored in this time are reported by another node, as losses.
+                    if host.strong_count() == 0
+                        && *until.get_or_insert(Instant::now() + FINISH_TIMEOUT) <= Instant::now()
+                    {
                         return;
                     }
                     sleep(RETRY_MIN).await;

@@ -6,7 +6,7 @@ use wireloom_ws::handshake::uri::is_authority;
 use crate::entry::{Entry, Payload, Protocol};
 
 /// Parts of the names of fields and parameters whose values are secret.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "authorization",
     "cookie",
     "authentication",
@@ -20,9 +20,10 @@ const NAMES: [&str; 13] = [
     "signature",
     "api-key",
     "api_key",
+    "apikey",
 ];
 
-/// The same, where a word of a name ends with them: `apikey` and `X-Auth-Key`, but not `author`.
+/// The same, where a word of a name ends with them: `X-Auth-Key`, but not `author`.
 const WORD_ENDS: [&str; 7] = ["auth", "key", "pass", "pwd", "sig", "sign", "jwt"];
 
 /// Names of parameters that are secret only if the whole name matches, because they are common words. `cf_connect` is the connect command
@@ -94,11 +95,12 @@ fn mask_target(target: &mut [u8]) {
         let begin = at + slashes + target[at + slashes..].iter().take_while(|&&byte| byte == b'/').count();
         let find =
             |is_end: fn(&u8) -> bool| target[begin..].iter().position(is_end).unwrap_or(target.len() - begin);
-        let url = &target[begin..][..find(|byte| matches!(byte, b' ' | b'>' | b'"'))];
-        let mut authority = &url[..find(|byte| matches!(byte, b'/' | b'?' | b'#' | b' ' | b'>' | b'"'))];
+        let up_to = |len: usize| &target[begin..begin + len];
+        let mut authority = up_to(find(|byte| matches!(byte, b'/' | b'?' | b'#' | b' ' | b'>' | b'"')));
         let host = authority.rsplit(|&byte| byte == b'@').next().unwrap_or_default();
         if !is_authority(host) || host.ends_with(b":") {
-            authority = url;
+            // The whole URL, which is passed with that: a look at the rest for each `//` would take quadratic time.
+            authority = up_to(find(|byte| matches!(byte, b' ' | b'>' | b'"')));
         }
         let user = authority.iter().rposition(|&byte| byte == b'@');
         at = begin + authority.len();
@@ -382,6 +384,7 @@ mod tests {
                 "v4.channel.k8s.io, base64url.bearer*, x",
             ),
             ("access_token, abc", "access_token, *"),
+            ("apikey-abc, chat", "apikey*, chat"),
             ("bearer , abc , chat", "bearer , * , chat"),
             ("bearer,, abc", "bearer,, *"),
             ("session_token, abc", "session*, *"),

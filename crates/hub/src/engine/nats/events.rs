@@ -279,11 +279,14 @@ impl EventQueue for NatsEngine {
             let own = open_key(node, key);
             open.put(&*own, row(key, event)).await.map_err(unavailable)?;
             // Others look no more for what is open on a node whose lease was taken.
-            if is_taken(leases, node).await? {
-                purge(open, &own).await?;
-                return Err(unavailable("the lease of the node was taken"));
-            }
-            Ok(())
+            let failure = match is_taken(leases, node).await {
+                Ok(false) => return Ok(()),
+                Ok(true) => unavailable("the lease of the node was taken"),
+                Err(failure) => failure,
+            };
+            // If this fails too, the end of a connection that was refused is reported.
+            let _ = purge(open, &own).await;
+            Err(failure)
         })
     }
 
