@@ -46,7 +46,7 @@ pub struct ReconnectPolicy {
     /// not read, or does not run, does not count. 30 s: longer than the pauses of a mobile network.
     pub confirm_timeout: Duration,
     /// Bytes of messages that may have been lost to keep and return: the newest. A message counts at least what it takes when it is empty,
-    /// about 40 bytes. 0 by default: then those that had not arrived when the connection failed are [only counted](Loss::unconfirmed).
+    /// about 40 bytes. 0 by default: those that had not arrived with the failure are [only counted](super::Loss::unconfirmed).
     pub keep_len_max: usize,
     /// Whether to try again. [`LossReason::is_temporary`] by default.
     pub retry: Retry,
