@@ -26,7 +26,7 @@ const QUEUED_LEN_MAX: usize = 4 << 20;
 /// Room beyond that for the ends of connections and what they have lost, so that no loss goes unmarked.
 const ENDS_LEN_MAX: usize = 1 << 20;
 
-/// How long the end of the command waits for the file, which may be a pipe that nobody reads.
+/// How long the end of the command waits for the file, which may be a pipe without a reader.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The role of this process in the connections.
@@ -218,7 +218,7 @@ impl Queue {
         let text = format!("--record {}: {what}", self.name);
         match self.side {
             Side::Client => terminal::print_error(text),
-            // Nobody may read what a server prints.
+            // The terminal of a server may be unread, and printing would wait for it.
             Side::Server => error!("{text}"),
         }
     }

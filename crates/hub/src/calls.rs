@@ -75,7 +75,7 @@ pub(crate) struct ChannelList {
 }
 
 impl ChannelList {
-    /// What a channel takes in a reply besides its name, at least.
+    /// The least length of a channel in a reply, without its name, in bytes.
     pub(crate) const ENTRY_LEN: usize = r#""":{"num_clients":1},"#.len();
 
     pub(crate) fn new(len_max: usize) -> Self {

@@ -675,7 +675,7 @@ async fn a_closed_pipe_and_a_full_disk_end_it_with_the_next_message() {
     for (option, expected) in [
         (&["--recv-only"][..], 0),
         (&["--recv-only", "--reconnect"], 0),
-        // It was not met, whoever is to blame.
+        // The expectation was not met, whichever side is the cause.
         (&["--count", "1000"], 4),
     ] {
         let args = [&[&*url], option].concat();

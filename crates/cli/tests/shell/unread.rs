@@ -107,7 +107,7 @@ async fn listen_joins_while_nobody_reads_its_notes() {
     assert_eq!(exit_code(&mut child).await, Some(1));
 }
 
-// As a hung mount does, a pipe that nobody reads takes no byte more.
+// An unread pipe is full after 64 KiB, and blocks its writer as a hung mount does.
 #[tokio::test]
 async fn serve_serves_and_ends_while_its_recording_is_not_read() {
     let folder = folder("unread-record");

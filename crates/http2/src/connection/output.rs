@@ -34,7 +34,7 @@ pub(super) struct Output {
     bytes: Vec<u8>,
     /// Where `bytes` begins.
     start: Position,
-    /// What is before this was sent, with the chunks by reference: `start <= sent <= end()`.
+    /// The end of the bytes that were sent, with the chunks by reference: `start <= sent <= end()`.
     sent: Position,
     refs: VecDeque<Reference>,
     refs_len: usize,

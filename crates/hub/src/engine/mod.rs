@@ -176,7 +176,7 @@ impl CatchUp {
     }
 }
 
-/// What becomes of what an engine has read of what it missed in a channel.
+/// The outcome for publications that an engine missed in a channel and has read from its history.
 #[cfg(any(feature = "nats", feature = "redis"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CaughtUp {

@@ -57,44 +57,52 @@ async fn cut_off(near: Node, far: Node, link: &Link, meanwhile: impl AsyncFn()) 
     client.call("ping", json!({})).await;
 }
 
+/// A node, another one behind a link, and the link.
+async fn nats_nodes(nats: &Nats) -> (Node, Node, Link) {
+    let link = Link::to(nats.port).await;
+    let (near, far) = (nats_engine(nats.port).await, nats_engine(link.port).await);
+    (node(near).await, node(far).await, link)
+}
+
+async fn redis_nodes(redis: &Redis) -> (Node, Node, Link) {
+    let link = Link::to(redis.port).await;
+    let far = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
+    let near = RedisEngine::connect(&redis.url()).await.unwrap();
+    (node(near).await, node(far).await, link)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_reach_a_node_that_was_cut_off_from_nats() {
     let Some(nats) = Nats::start() else { return };
-    let link = Link::to(nats.port).await;
-    let (near, far) = (nats_engine(nats.port).await, nats_engine(link.port).await);
-    cut_off(node(near).await, node(far).await, &link, async || ()).await;
+    let (near, far, link) = nats_nodes(&nats).await;
+    cut_off(near, far, &link, async || ()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_of_a_new_history_reach_a_node_that_was_cut_off_from_nats() {
     let Some(nats) = Nats::start() else { return };
-    let link = Link::to(nats.port).await;
-    let (near, far) = (nats_engine(nats.port).await, nats_engine(link.port).await);
+    let (near, far, link) = nats_nodes(&nats).await;
     let client = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
     let streams = async_nats::jetstream::new(client);
     let replace = async || assert!(streams.delete_stream("wl_nAA").await.unwrap().success);
-    cut_off(node(near).await, node(far).await, &link, replace).await;
+    cut_off(near, far, &link, replace).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_reach_a_node_that_was_cut_off_from_redis() {
     let Some(redis) = Redis::start() else { return };
-    let link = Link::to(redis.port).await;
-    let far = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
-    let near = RedisEngine::connect(&redis.url()).await.unwrap();
-    cut_off(node(near).await, node(far).await, &link, async || ()).await;
+    let (near, far, link) = redis_nodes(&redis).await;
+    cut_off(near, far, &link, async || ()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_of_a_new_history_reach_a_node_that_was_cut_off_from_redis() {
     let Some(redis) = Redis::start() else { return };
-    let link = Link::to(redis.port).await;
-    let far = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
-    let near = RedisEngine::connect(&redis.url()).await.unwrap();
+    let (near, far, link) = redis_nodes(&redis).await;
     let replace = async || {
         assert!(redis.command(r#"HSET "wl:{=\x00:commands}:m" run other"#).contains(":0"));
     };
-    cut_off(node(near).await, node(far).await, &link, replace).await;
+    cut_off(near, far, &link, replace).await;
 }
 
 /// A command concerns the connections that a node has when it reads the command, whatever the clock of the node that gave it says.

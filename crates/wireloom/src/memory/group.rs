@@ -39,7 +39,7 @@ pub(crate) struct Group {
 struct State {
     /// Bytes of all accounts, in granules.
     held: usize,
-    /// What has brought the WebSockets that wait nearer to their turn: turns that ended, and input of the account whose turn it is.
+    /// Counts turns that ended, and input of the account whose turn it is: both bring the WebSockets that wait nearer to their turn.
     progress: u64,
     /// Bytes that the account whose turn it is has read since that was progress.
     read_len: usize,
@@ -278,6 +278,15 @@ mod tests {
         (memory, group, members)
     }
 
+    /// Two accounts that fill a group to half of its limit; the first has the turn.
+    fn crowded_pair() -> [(Account, Reservation); 2] {
+        let (_memory, _group, mut members) = members(2);
+        members.iter_mut().for_each(|(_, held)| held.set(4 * GRANULE));
+        let pair = [(); 2].map(|()| members.pop().unwrap());
+        assert!(may_read(&pair[0].0));
+        pair
+    }
+
     fn may_read(account: &Account) -> bool {
         account.poll_read_allowed(&mut Context::from_waker(Waker::noop())).is_ready()
     }
@@ -324,12 +333,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_waits_is_woken_by_the_end_of_a_turn() {
-        let (_memory, _group, mut members) = members(2);
-        let (first, mut first_held) = members.pop().unwrap();
-        let (second, mut second_held) = members.pop().unwrap();
-        first_held.set(4 * GRANULE);
-        second_held.set(4 * GRANULE);
-        assert!(may_read(&first));
+        let [(first, _first_held), (second, _second_held)] = crowded_pair();
         let waiting =
             tokio::spawn(async move { std::future::poll_fn(|cx| second.poll_read_allowed(cx)).await });
         tokio::task::yield_now().await;
@@ -390,12 +394,7 @@ mod tests {
         impl std::task::Wake for Task {
             fn wake(self: Arc<Self>) {}
         }
-        let (_memory, _group, mut members) = members(2);
-        let (first, mut first_held) = members.pop().unwrap();
-        let (second, mut second_held) = members.pop().unwrap();
-        first_held.set(4 * GRANULE);
-        second_held.set(4 * GRANULE);
-        assert!(may_read(&first));
+        let [(_first, _first_held), (second, second_held)] = crowded_pair();
         let tasks: [Arc<Task>; 3] = std::array::from_fn(|_| Arc::new(Task));
         for task in &tasks {
             let waker = Waker::from(task.clone());

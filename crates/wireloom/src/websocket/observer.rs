@@ -149,7 +149,7 @@ impl NotificationQueue {
 }
 
 impl ObserverEvent {
-    /// What it takes in the queue, in bytes.
+    /// Its memory in the queue, in bytes.
     fn len(&self) -> usize {
         let payload = match self {
             Self::PingRead(payload) | Self::PongRead { payload, .. } => payload.len(),
