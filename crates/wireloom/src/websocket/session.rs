@@ -174,9 +174,15 @@ impl Session {
     #[inline]
     pub(super) fn return_codec(&mut self, account: &Account) {
         if self.core.is_compressed() {
-            with_codecs(|pool| self.core.return_codec(pool));
-            self.count_window(account);
+            self.return_used_codec(account);
         }
+    }
+
+    /// Not inlined: every unlock passes here, and most connections do not compress.
+    #[inline(never)]
+    fn return_used_codec(&mut self, account: &Account) {
+        with_codecs(|pool| self.core.return_codec(pool));
+        self.count_window(account);
     }
 
     fn count_window(&mut self, account: &Account) {
