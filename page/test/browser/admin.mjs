@@ -82,7 +82,7 @@ export default {
     await text.fill('{"n": ');
     await publish.click();
     await shows(page, 'This is not JSON');
-    assert.equal(await page.getByText('Published.').count(), 0);
+    await page.getByText('Published.').waitFor({ state: 'detached' });
 
     await opened(page).getByRole('button', { name: /^Disconnect / }).click();
     await shows(page, /^Disconnected /);
