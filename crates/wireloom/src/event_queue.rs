@@ -9,13 +9,12 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::Handle;
 
 use crate::sync::{self, Arc};
 
-/// From this number of bytes on, the connection reads no more: the function is slow. A model reaches it.
+/// From this number of bytes on, the function is slow: the connection reads no more, and those who send wait. A model reaches it.
 pub(crate) const QUEUED_LEN_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 
 /// The events that a thread delivers before a task of the runtime goes on: others may add events all the time.
@@ -30,13 +29,11 @@ pub(crate) struct EventQueue<E> {
     len: usize,
     /// A thread delivers the events until there is none, now or when it unlocks the connection.
     is_delivering: bool,
-    /// Tasks that go on once there is room.
-    waiting: Vec<Waker>,
 }
 
 impl<E> Default for EventQueue<E> {
     fn default() -> Self {
-        Self { events: VecDeque::new(), len: 0, is_delivering: false, waiting: Vec::new() }
+        Self { events: VecDeque::new(), len: 0, is_delivering: false }
     }
 }
 
@@ -59,31 +56,24 @@ impl<E> EventQueue<E> {
         begins
     }
 
-    /// The next event to deliver, and the tasks to wake before; after the last one nothing is delivered any more.
-    pub(crate) fn next_delivery(&mut self) -> Option<(E, Vec<Waker>)> {
+    /// The next event to deliver, and whether there [is room](Self::has_room) again; after the last one nothing is delivered any more.
+    pub(crate) fn next_delivery(&mut self) -> Option<(E, bool)> {
+        let had_room = self.has_room();
         let next = self.events.pop_front();
         self.is_delivering = next.is_some();
         let (event, len) = next?;
         self.len -= len;
-        let waiting = if self.len < QUEUED_LEN_MAX { std::mem::take(&mut self.waiting) } else { Vec::new() };
-        Some((event, waiting))
+        Some((event, !had_room && self.has_room()))
     }
 
-    /// The events that are left are delivered with the next one. Returns the tasks to wake.
-    pub(crate) fn cancel_delivery(&mut self) -> Vec<Waker> {
+    /// The events that are left are delivered with the next one. There is room again.
+    pub(crate) fn cancel_delivery(&mut self) {
         self.is_delivering = false;
-        std::mem::take(&mut self.waiting)
     }
 
-    /// Ready when the connection may go on. It waits only for events that are being delivered.
-    pub(crate) fn poll_room(&mut self, cx: &Context<'_>) -> Poll<()> {
-        if self.len < QUEUED_LEN_MAX || !self.is_delivering {
-            return Poll::Ready(());
-        }
-        if !self.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            self.waiting.push(cx.waker().clone());
-        }
-        Poll::Pending
+    /// Whether the connection may read and send. It waits only for events that are being delivered.
+    pub(crate) fn has_room(&self) -> bool {
+        self.len < QUEUED_LEN_MAX || !self.is_delivering
     }
 }
 
@@ -96,7 +86,8 @@ pub(crate) trait Observed: Send + Sync + 'static {
     fn cancel_delivery(&self);
 }
 
-/// The only delivery of a connection. Dropping it before it is done, as a panic of the function does, leaves the other events to the next one.
+/// The only delivery of a connection. A panic of the function leaves the other events to the next one. A runtime that ends drops its task,
+/// which delivers them then.
 pub(crate) struct Delivery<T: Observed> {
     connection: Arc<T>,
     is_done: bool,
@@ -111,23 +102,13 @@ impl<T: Observed> Delivery<T> {
     /// Delivers the events that are queued, and those that are added meanwhile.
     pub(crate) fn run(mut self) {
         self.deliver_some();
-        if self.is_done {
-            return;
-        }
-        match Handle::try_current() {
-            Ok(runtime) => {
-                sync::spawn(&runtime, async move {
-                    while !self.is_done {
-                        tokio::task::yield_now().await;
-                        self.deliver_some();
-                    }
-                });
-            }
-            Err(_) => {
+        if let (false, Ok(runtime)) = (self.is_done, Handle::try_current()) {
+            sync::spawn(&runtime, async move {
                 while !self.is_done {
+                    tokio::task::yield_now().await;
                     self.deliver_some();
                 }
-            }
+            });
         }
     }
 
@@ -143,8 +124,16 @@ impl<T: Observed> Delivery<T> {
 
 impl<T: Observed> Drop for Delivery<T> {
     fn drop(&mut self) {
-        if !self.is_done {
-            self.connection.cancel_delivery();
+        if self.is_done {
+            return;
+        }
+        if std::thread::panicking() {
+            return self.connection.cancel_delivery();
+        }
+        // Without a runtime. Another one, because the function may panic.
+        let mut rest = Self::new(self.connection.clone());
+        while !rest.is_done {
+            rest.deliver_some();
         }
     }
 }

@@ -5,14 +5,13 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Io;
 use crate::event_queue::{self, EventQueue, Observed};
-use crate::guard::{Deferred, is_held};
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::guard::{Deferred, Guardable, Guarded, WakerSlot, is_held};
 
 /// Observes the bytes of connections above TLS, such as to record them: set [`ServerConfig::tap`](crate::ServerConfig::tap) or
 /// [`Connector::tap`](crate::Connector::tap).
@@ -66,8 +65,7 @@ impl Tap {
     /// Observes a transport, of which `received` has been read already.
     pub(crate) fn wrap(&self, io: Io, received: &[u8]) -> Io {
         let connection = self.0.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        let observation = Observation { tap: self.clone(), connection, events: Mutex::default() };
-        let observation = Arc::new(observation);
+        let observation = Arc::new(Observation { tap: self.clone(), connection, queue: Guarded::default() });
         let tapped = Tapped { io, observation, receive_ended: false, send_ended: false };
         if !received.is_empty() {
             tapped.observe(TapEvent::Received(received));
@@ -108,7 +106,31 @@ pub(crate) struct Tapped {
 struct Observation {
     tap: Tap,
     connection: u64,
-    events: Mutex<EventQueue<OwnedEvent>>,
+    queue: Guarded<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    events: EventQueue<OwnedEvent>,
+    /// The tasks that wait for room: [`READER`] and [`WRITER`].
+    waiting: [WakerSlot; 2],
+    deferred: Deferred,
+}
+
+const READER: usize = 0;
+const WRITER: usize = 1;
+
+impl Guardable for Queue {
+    fn deferred(&mut self) -> &mut Deferred {
+        &mut self.deferred
+    }
+}
+
+impl Queue {
+    fn wake(&mut self) {
+        let Self { waiting, deferred, .. } = self;
+        waiting.iter_mut().for_each(|slot| deferred.wake(slot));
+    }
 }
 
 enum OwnedEvent {
@@ -146,46 +168,46 @@ impl OwnedEvent {
 }
 
 impl Observation {
-    fn lock(&self) -> MutexGuard<'_, EventQueue<OwnedEvent>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn observe(self: &Arc<Self>, event: TapEvent<'_>) {
-        let mut events = self.lock();
-        if events.is_idle() && !is_held() {
-            drop(events);
+        if !is_held() && self.queue.with(|queue| queue.events.is_idle()) {
             return (self.tap.0.observe)(self.connection, event);
         }
         let event = OwnedEvent::of(event);
         let len = event.len();
+        let Queue { events, deferred, .. } = &mut *self.queue.lock();
         events.push(event, len);
-        let begins = events.begin_delivery();
-        drop(events);
-        if begins {
+        if events.begin_delivery() {
             let delivery = event_queue::Delivery::new(self.clone());
-            // Dropped here: it is called when this thread has unlocked the connection.
-            Deferred::default().call(move || delivery.run());
+            // When this thread has unlocked the connection.
+            deferred.call(move || delivery.run());
         }
     }
 
-    /// Ready when the transport may read or write.
-    fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
-        self.lock().poll_room(cx)
+    /// Ready when the transport may read or write; otherwise the task of this direction is woken then.
+    fn poll_room(&self, direction: usize, cx: &Context<'_>) -> Poll<()> {
+        let Queue { events, waiting, deferred } = &mut *self.queue.lock();
+        if events.has_room() {
+            return Poll::Ready(());
+        }
+        deferred.register(&mut waiting[direction], cx);
+        Poll::Pending
     }
 }
 
 impl Observed for Observation {
     fn next_delivery(&self) -> Option<impl FnOnce()> {
-        let (event, waiting) = self.lock().next_delivery()?;
-        Some(move || {
-            waiting.into_iter().for_each(Waker::wake);
-            (self.tap.0.observe)(self.connection, event.borrow());
-        })
+        let mut queue = self.queue.lock();
+        let (event, has_room_again) = queue.events.next_delivery()?;
+        if has_room_again {
+            queue.wake();
+        }
+        Some(move || (self.tap.0.observe)(self.connection, event.borrow()))
     }
 
     fn cancel_delivery(&self) {
-        let waiting = self.lock().cancel_delivery();
-        waiting.into_iter().for_each(Waker::wake);
+        let mut queue = self.queue.lock();
+        queue.events.cancel_delivery();
+        queue.wake();
     }
 }
 
@@ -233,7 +255,7 @@ impl AsyncRead for Tapped {
     ) -> Poll<io::Result<()>> {
         let into = buffer.initialize_unfilled();
         let is_empty = into.is_empty();
-        ready!(self.observation.poll_room(cx));
+        ready!(self.observation.poll_room(READER, cx));
         let len = ready!(self.io.poll_read(cx, into))?;
         if len > 0 {
             self.observe(TapEvent::Received(&into[..len]));
@@ -255,7 +277,7 @@ impl AsyncWrite for Tapped {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.observation.poll_room(cx));
+        ready!(self.observation.poll_room(WRITER, cx));
         let written = ready!(self.io.poll_write(cx, slices))?;
         let mut left = written;
         for slice in slices {
@@ -286,8 +308,9 @@ impl AsyncWrite for Tapped {
 #[cfg(all(test, feature = "client", feature = "server"))]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
-    use std::sync::OnceLock;
     use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::sync::{Mutex, OnceLock};
+    use std::task::Waker;
     use std::time::Duration;
 
     use super::*;
@@ -378,7 +401,7 @@ mod tests {
             let tap = Tap::new(move |_, _| {
                 assert!(!is_in_tap || seeing.fetch_add(1, Ordering::Relaxed) > 0, "the first event");
             });
-            let observation = Arc::new(Observation { tap, connection: 1, events: Mutex::default() });
+            let observation = Arc::new(Observation { tap, connection: 1, queue: Guarded::default() });
             let cx = Context::from_waker(Waker::noop());
             let outer = crate::guard::Guarded::new(Empty::default());
             let mut guard = outer.lock();
@@ -388,11 +411,11 @@ mod tests {
             for _ in 0..3 {
                 observation.observe(TapEvent::Sent(&[1; QUEUED_LEN_MAX]));
             }
-            assert!(observation.poll_room(&cx).is_pending());
+            assert!(observation.poll_room(WRITER, &cx).is_pending());
             assert!(catch_unwind(AssertUnwindSafe(|| drop(guard))).is_err());
-            assert!(observation.poll_room(&cx).is_ready());
+            assert!(observation.poll_room(WRITER, &cx).is_ready());
             observation.observe(TapEvent::ReceiveEnded);
-            assert!(observation.lock().is_idle());
+            assert!(observation.queue.lock().events.is_idle());
         }
     }
 
@@ -405,17 +428,17 @@ mod tests {
                 seeing.lock().unwrap().push((bytes[0], bytes.len()));
             }
         });
-        let observation = Arc::new(Observation { tap, connection: 1, events: Mutex::default() });
+        let observation = Arc::new(Observation { tap, connection: 1, queue: Guarded::default() });
         let cx = Context::from_waker(Waker::noop());
         let outer = crate::guard::Guarded::new(Empty::default());
         let guard = outer.lock();
         observation.observe(TapEvent::Sent(&[1; 10]));
-        assert!(observation.poll_room(&cx).is_ready());
+        assert!(observation.poll_room(WRITER, &cx).is_ready());
         observation.observe(TapEvent::Sent(&[2; QUEUED_LEN_MAX]));
-        assert!(observation.poll_room(&cx).is_pending());
+        assert!(observation.poll_room(WRITER, &cx).is_pending());
         assert_eq!(seen.lock().unwrap().len(), 0);
         drop(guard);
-        assert!(observation.poll_room(&cx).is_ready());
+        assert!(observation.poll_room(WRITER, &cx).is_ready());
         observation.observe(TapEvent::Sent(&[3]));
         assert_eq!(*seen.lock().unwrap(), [(1, 10), (2, QUEUED_LEN_MAX), (3, 1)]);
     }

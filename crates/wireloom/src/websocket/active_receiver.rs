@@ -266,7 +266,6 @@ impl ActiveReceiver {
         space.bytes()[..arrived.len()].copy_from_slice(arrived);
         // Bytes in the buffer are decoded later.
         let _ = space.filled(arrived.len());
-        with_codecs(|pool| active.reader.take_codec(pool));
         active
     }
 

@@ -279,6 +279,11 @@ impl Link {
         wakers.waker()
     }
 
+    /// All tasks that wait, to wake them after the unlock.
+    pub(super) fn wakers(&self) -> Option<Arc<Wakers>> {
+        self.wakers.clone()
+    }
+
     /// Removes the waker of a future that has ended.
     pub(super) fn remove(&self, waiter: Waiter) {
         if let Some(wakers) = &self.wakers {

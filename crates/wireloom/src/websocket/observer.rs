@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use wireloom_ws::frame::Header;
@@ -54,8 +53,9 @@ pub enum ObserverEvent {
 /// Receives the events of WebSockets. Set it as [`WebSocketConfig::observer`](super::WebSocketConfig::observer).
 ///
 /// The function is called by one task at a time, mostly by the one that causes the event, so it should be quick: while about a MiB of events
-/// waits for it, nothing is received. It holds no lock, and may use the WebSocket: one that holds a [`Sender`](super::Sender) keeps the
-/// connection open until it has ended. A WebSocket drops its observer after [`ObserverEvent::CloseDone`].
+/// waits for it, nothing is received, and sending waits as for a full send queue, whatever the policy for a [`SlowPeer`](super::SlowPeer). It
+/// holds no lock, and may use the WebSocket: one that holds a [`Sender`](super::Sender) keeps the connection open until it has ended. A
+/// WebSocket drops its observer after [`ObserverEvent::CloseDone`].
 ///
 /// ```
 /// use wireloom::{Observer, ObserverEvent, WebSocketConfig};
@@ -137,14 +137,14 @@ impl NotificationQueue {
         self.close = CloseEvents::Done;
     }
 
-    /// The next event to deliver, the observer, which is to be dropped after that of the end, and the tasks to wake before.
-    pub(super) fn next_delivery(&mut self) -> Option<(ObserverEvent, Option<Observer>, Vec<Waker>)> {
-        let (event, waiting) = self.events.next_delivery()?;
+    /// The next event to deliver, the observer, which is to be dropped after that of the end, and whether there is room again.
+    pub(super) fn next_delivery(&mut self) -> Option<(ObserverEvent, Option<Observer>, bool)> {
+        let (event, has_room_again) = self.events.next_delivery()?;
         let observer = match event {
             ObserverEvent::CloseDone(_) => self.observer.take(),
             _ => self.observer.clone(),
         };
-        Some((event, observer, waiting))
+        Some((event, observer, has_room_again))
     }
 }
 

@@ -185,19 +185,22 @@ fn poll_found(
         active.spend(false);
     }
     if shared.is_compressed() {
+        if active.reader.has_input() {
+            // It was returned while the receiver waited.
+            with_codecs(|pool| active.reader.take_codec(pool));
+        }
         // Of the answers to the messages before. It is paid here, because no task may wait while it holds the lock.
         active.budget.spend(shared.take_compression_cost());
     }
     loop {
-        if active.poll_turn(shared, cx).is_pending() {
-            // Many streams of a connection wait at the same time, each of which would have a buffer of its own.
-            if active.budget.is_waiting() && !active.has_more(mode) {
-                active.reader.take_buffer().into_iter().for_each(buffer::give_bytes);
+        let has_turn = active.poll_turn(shared, cx).is_ready();
+        if !has_turn || shared.is_observed() && shared.lock().poll_observer(Waiter::RECEIVER, cx).is_pending()
+        {
+            // Many streams of a connection wait at the same time, each of which would have memory of its own.
+            if has_turn || active.budget.is_waiting() {
+                active.release_memory();
+                active.count_memory();
             }
-            wait(shared.lock(), held.take());
-            return Poll::Pending;
-        }
-        if shared.is_observed() && shared.poll_observer(cx).is_pending() {
             wait(shared.lock(), held.take());
             return Poll::Pending;
         }

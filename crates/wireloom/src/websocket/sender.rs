@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use wireloom_ws::{CloseCode, End, Misuse};
@@ -59,7 +59,8 @@ impl Sender {
     }
 
     /// Sends a message unless that would have to wait, so that one slow peer among many delays no other. Returns `false` if the send
-    /// queue has no room for it and the policy neither drops it nor disconnects the peer, which may not be slow; then nothing was queued.
+    /// queue has no room for it and the policy neither drops it nor disconnects the peer, which may not be slow, or if the
+    /// [`Observer`](super::Observer) is slow; then nothing was queued.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -185,6 +186,7 @@ impl Sender {
     /// Ready when it was queued, or with `false` when the policy has dropped it.
     fn poll_queue(&self, cx: &Context<'_>, outgoing: Outgoing<'_>) -> Poll<Result<bool, WebSocketError>> {
         let mut state = self.shared.lock();
+        ready!(state.poll_observer(self.waiter, cx));
         if let Poll::Ready(queued) = queue(&mut state, outgoing) {
             return Poll::Ready(queued.map_err(|error| *error));
         }
@@ -216,6 +218,7 @@ impl Sender {
         poll_fn(|cx| {
             let mut state = self.shared.lock();
             if end.is_none() {
+                ready!(state.poll_observer(self.waiter, cx));
                 state.session.core.send_ping(clock::now(), payload)?;
             }
             // Under the same lock: before the unlock, a queue without a flusher gets a task.
@@ -366,6 +369,7 @@ impl Sender {
         if let Some(error) = state.link.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
+        ready!(state.poll_observer(self.waiter, cx));
         // The other policies do not wait.
         if !matches!(state.config.slow_peer, SlowPeer::Wait { .. }) || !state.session.core.is_congested() {
             return Poll::Ready(Ok(()));
@@ -605,7 +609,7 @@ fn try_queue(state: &mut State, outgoing: Outgoing<'_>, waits: bool) -> Queued {
         return Poll::Ready(Err(Box::new(error.clone())));
     }
     let is_slow = if waits { state.session.core.is_congested() } else { state.is_slow() };
-    if is_slow {
+    if is_slow || state.session.is_observer_behind() {
         return Poll::Pending;
     }
     match outgoing.put(state) {
@@ -624,6 +628,7 @@ fn queue_after_flush(state: &mut State, outgoing: Outgoing<'_>, waits: bool) -> 
         return queued;
     }
     match state.config.slow_peer {
+        _ if state.session.is_observer_behind() => Poll::Pending,
         SlowPeer::DropNewest { .. } if !waits => {
             state.count_dropped();
             Poll::Ready(Ok(false))

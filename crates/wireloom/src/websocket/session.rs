@@ -71,6 +71,14 @@ enum Activity {
     Released,
 }
 
+impl Rare {
+    #[cold]
+    #[inline(never)]
+    fn is_observer_behind(&self) -> bool {
+        self.notifications.as_ref().is_some_and(|queue| !queue.events.has_room())
+    }
+}
+
 impl Session {
     pub(super) fn new(core: Outbound, observer: Option<Observer>) -> Self {
         let rare = observer.map(|observer| {
@@ -339,6 +347,12 @@ impl Session {
     #[inline]
     pub(super) fn is_observed(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.notifications.is_some())
+    }
+
+    /// Whether the observer has no room for the events of what is received or sent.
+    #[inline]
+    pub(super) fn is_observer_behind(&self) -> bool {
+        self.rare.as_deref().is_some_and(Rare::is_observer_behind)
     }
 
     pub(super) fn notifications(&mut self) -> Option<&mut NotificationQueue> {

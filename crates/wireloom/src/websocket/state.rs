@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -24,7 +24,7 @@ use super::config::{SharedConfig, WebSocketConfig};
 use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::interned::{Kept, interned};
 use super::link::{self, Link};
-use super::observer::{self, NotificationQueue};
+use super::observer;
 use super::session::Session;
 use super::slow::Slow;
 use super::waiters::Waiter;
@@ -138,10 +138,6 @@ impl Shared {
         self.state.lock_plain()
     }
 
-    fn with_notifications<T>(&self, run: impl FnOnce(&mut NotificationQueue) -> Option<T>) -> Option<T> {
-        self.state.with(|state| run(state.session.notifications()?))
-    }
-
     /// Appends a message to a batch that is sure to be written, while the receiver has buffered more messages.
     #[inline(always)]
     pub(super) fn append(&self, kind: Kind, payload: &[u8]) -> bool {
@@ -227,12 +223,6 @@ impl Shared {
     #[inline]
     pub(super) fn is_observed(&self) -> bool {
         self.is_observed
-    }
-
-    /// Ready when the observer has room for the events of what is received.
-    pub(super) fn poll_observer(&self, cx: &Context<'_>) -> Poll<()> {
-        let room = self.with_notifications(|queue| Some(queue.events.poll_room(cx)));
-        room.unwrap_or(Poll::Ready(()))
     }
 
     pub(super) fn subprotocol(&self) -> Option<&str> {
@@ -381,16 +371,22 @@ async fn wait_while_filling(shared: &Weak<Shared>) {
 
 impl Observed for Shared {
     fn next_delivery(&self) -> Option<impl FnOnce()> {
-        let (event, observer, waiting) = self.with_notifications(NotificationQueue::next_delivery)?;
+        let (event, observer, waiting) = self.state.with(|state| {
+            let (event, observer, has_room_again) = state.session.notifications()?.next_delivery()?;
+            Some((event, observer, has_room_again.then(|| state.link.wakers()).flatten()))
+        })?;
         Some(move || {
-            waiting.into_iter().for_each(Waker::wake);
+            waiting.into_iter().for_each(|wakers| wakers.wake_all());
             observer::notify(observer.as_ref(), &event);
         })
     }
 
     fn cancel_delivery(&self) {
-        let waiting = self.with_notifications(|queue| Some(queue.events.cancel_delivery()));
-        waiting.into_iter().flatten().for_each(Waker::wake);
+        let waiting = self.state.with(|state| {
+            state.session.notifications()?.events.cancel_delivery();
+            state.link.wakers()
+        });
+        waiting.into_iter().for_each(|wakers| wakers.wake_all());
     }
 }
 
@@ -606,6 +602,15 @@ impl State {
         ready!(self.slow.poll_disconnect(policy, cx.as_mut()));
         self.disconnect_slow();
         Poll::Ready(Err(WebSocketError::SlowPeer))
+    }
+
+    /// Ready when the observer has room for the events of what is received or sent.
+    pub(super) fn poll_observer(&mut self, waiter: Waiter, cx: &Context<'_>) -> Poll<()> {
+        if !self.session.is_observer_behind() {
+            return Poll::Ready(());
+        }
+        self.link.register(Some((waiter, cx)));
+        Poll::Pending
     }
 
     /// Whether a message that is sent now would wait for too long.

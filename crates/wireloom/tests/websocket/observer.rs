@@ -11,7 +11,10 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Delivery, Opcode, Role};
-use wireloom::{CloseCode, Observer, ObserverEvent, Receiver, Request, Server, WebSocket, WebSocketConfig};
+use wireloom::{
+    CloseCode, Observer, ObserverEvent, Receiver, Request, Sender, Server, SlowPeer, WebSocket,
+    WebSocketConfig,
+};
 use wireloom_testing::frame::upgrade_request;
 
 type Events = Arc<Mutex<Vec<String>>>;
@@ -285,4 +288,75 @@ async fn an_observer_that_is_slow_stops_reads() {
     receiver.recv().await.unwrap_err();
     tokio::time::timeout(Duration::from_secs(60), is_done.notified()).await.unwrap();
     assert_eq!(pings.load(Ordering::Relaxed), PINGS);
+}
+
+/// Ways to send over a WebSocket that is observed. Each is true once it has to wait.
+const SENDS: [fn(&mut Sender) -> bool; 6] = [
+    |sender| !sender.try_send("x").unwrap(),
+    |sender| sender.try_send_all(["x"]).unwrap() == 0,
+    |sender| is_pending(sender.send("x")),
+    |sender| is_pending(sender.send_chunk("x", true)),
+    |sender| is_pending(sender.ping(b"x")),
+    |sender| is_pending(async { sender.reserve().await.unwrap().send("x") }),
+];
+
+fn is_pending<F: Future>(future: F) -> bool {
+    let polled = pin!(tokio::task::unconstrained(future)).poll(&mut Context::from_waker(Waker::noop()));
+    polled.is_pending()
+}
+
+#[tokio::test]
+async fn an_observer_that_is_slow_stops_senders() {
+    const EVENTS_MAX: usize = 50_000;
+    let policies = [
+        SlowPeer::default(),
+        SlowPeer::DropNewest { queue_timeout: Duration::MAX, stall_timeout: Duration::MAX },
+        SlowPeer::Disconnect { queue_timeout: Duration::MAX },
+    ];
+    for (way, policy) in SENDS.iter().flat_map(|way| policies.map(|policy| (way, policy))) {
+        let own: Arc<Mutex<Option<Sender>>> = Arc::default();
+        let taken = own.clone();
+        let mut config = WebSocketConfig { slow_peer: policy, ..WebSocketConfig::default() };
+        config.observer = Some(Observer::new(move |_| {
+            // As another task would, until it has to wait.
+            let Some(mut sender) = taken.lock().unwrap().take() else { return };
+            assert!((0..EVENTS_MAX).any(|_| way(&mut sender)));
+            assert!(SENDS.iter().all(|other| other(&mut sender)));
+        }));
+        let transport = tokio::io::join(tokio::io::empty(), tokio::io::sink());
+        let (mut sender, _receiver) = open(transport, Role::Server, config).split();
+        *own.lock().unwrap() = Some(sender.clone());
+        // All events are delivered then, and there is room.
+        sender.send("first").await.unwrap();
+        tokio::time::timeout(Duration::from_secs(60), sender.send("last")).await.unwrap().unwrap();
+        assert_eq!(sender.dropped(), 0);
+    }
+}
+
+// A task of the runtime delivers what is left of many events.
+#[test]
+fn all_events_are_delivered_although_the_runtime_ends() {
+    const PINGS: usize = 2_000;
+    let (events, receivers): (_, Arc<Mutex<Option<Receiver>>>) =
+        (Arc::new(Mutex::new(Vec::new())), Arc::default());
+    let (recorded, receiving) = (events.clone(), receivers.clone());
+    let mut config = WebSocketConfig::default();
+    config.observer = Some(Observer::new(move |event| {
+        recorded.lock().unwrap().push(event.clone());
+        let Some(mut receiver) = receiving.lock().unwrap().take() else { return };
+        // As another thread would, until the end.
+        assert!((0..PINGS).any(|_| !is_pending(receiver.recv())));
+    }));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let peer = std::io::Cursor::new([0x89, 0].repeat(PINGS));
+        let transport = tokio::io::join(peer, tokio::io::sink());
+        let (mut sender, receiver) = open(transport, Role::Client, config).split();
+        *receivers.lock().unwrap() = Some(receiver);
+        assert!(sender.try_send("hello").unwrap());
+    });
+    drop(runtime);
+    let events = events.lock().unwrap();
+    assert!(events.len() > 3 * PINGS, "{}", events.len());
+    assert!(matches!(events.last(), Some(ObserverEvent::CloseDone(_))), "{:?}", events.last());
 }

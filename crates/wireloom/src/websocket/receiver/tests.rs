@@ -1,6 +1,6 @@
 use std::pin::pin;
 use std::sync::Weak;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use wireloom_ws::handshake::Negotiated;
 use wireloom_ws::{CloseCode, Role};
 
 use super::*;
+use crate::event_queue::Observed as _;
 use crate::memory::{Account, Evict as _, Memory};
 use crate::registry::{Phase, Registration, Registry};
 use crate::sync::Model;
 use crate::transport::Transport;
-use crate::websocket::{Sender, WebSocket, WebSocketConfig};
+use crate::websocket::{Observer, Sender, WebSocket, WebSocketConfig};
 
 fn connect(transport: impl Transport, role: Role, negotiated: Negotiated) -> WebSocket {
     connect_in(&Account::default(), transport, role, negotiated)
@@ -498,6 +499,58 @@ async fn a_receiver_that_waits_for_its_turn_holds_no_empty_read_buffer() {
     assert!(memory.stats().read_buffers > 0);
     peer.write_all(&last[3..]).await.unwrap();
     assert_eq!(receiver.recv().await.unwrap().unwrap().as_text(), Some("last"));
+}
+
+// An observer may be slow for long.
+#[tokio::test]
+async fn a_receiver_that_waits_for_its_observer_holds_one_waker_and_no_codec() {
+    for has_input in [false, true] {
+        let (client, transport) = duplex(1 << 10);
+        let negotiated = Negotiated { deflate: Some(DeflateParams::default()), ..Negotiated::default() };
+        let mut client = connect(client, Role::Client, negotiated.clone());
+        let mut config = WebSocketConfig::default();
+        config.observer = Some(Observer::new(|_| {}));
+        let io = Io::of(transport);
+        let account = Account::default();
+        let server = WebSocket::open(io, Role::Server, negotiated, None, config.into(), &[], &account);
+        let (_sender, mut receiver) = server.split();
+        client.feed(&[1; 1000]).await.unwrap();
+        if has_input {
+            client.feed(&[2; 1000]).await.unwrap();
+        }
+        client.flush().await.unwrap();
+        assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes(), [1; 1000]);
+        let shared = receiver.shared.clone();
+        {
+            let mut state = shared.lock_plain();
+            let payload = vec![0; crate::event_queue::QUEUED_LEN_MAX];
+            state.session.queue_notification(|| ObserverEvent::PingRead(payload));
+            assert!(state.session.notifications().unwrap().events.begin_delivery());
+        }
+        let tasks: [Arc<Task>; 2] = Default::default();
+        for task in &tasks {
+            let waker = Waker::from(task.clone());
+            assert!(pin!(receiver.recv()).poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        assert_eq!(tasks.each_ref().map(Arc::strong_count), [1, 2]);
+        assert_eq!(shared.lock_plain().slot.read_buffer_len() > 0, has_input);
+        with_codecs(|pool| assert_eq!(pool.inflaters(), 1));
+        assert!(shared.next_delivery().is_some() && shared.next_delivery().is_none());
+        client.feed(&[3; 1000]).await.unwrap();
+        client.flush().await.unwrap();
+        let next = if has_input { 2 } else { 3 };
+        assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes(), [next; 1000]);
+    }
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Task(AtomicUsize);
+
+impl std::task::Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 // It waits for its turn when the last sender is dropped. Nothing else would wake it.
