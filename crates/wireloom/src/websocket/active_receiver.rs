@@ -70,10 +70,9 @@ pub(super) struct ActiveReceiver {
 /// ```text
 ///                    a poll                    it waits, and the connection is not idle
 ///  Idle (its length) ------> Taken (by a poll) ----------------------------------------> Waiting (here)
-///    ^  ^                     | | |   ^                                                    |  ^
-///    |  +---- it waits -------+ | |   +------------------------ a poll --------------------+  |
-///    |                          | +--> Revoked -- it waits -----------------------------------+
-///    |                          +--> Ended: nothing is received any more                      |
+///    ^  ^                     | |     ^                                                    |  ^
+///    |  +---- it waits -------+ |     +------------------------ a poll --------------------+  |
+///    |                          +--> Ended -- it waits, when memory has run out --------------+
 ///    |                                                                                        |
 ///    +--------------- a task takes the place -- Dropped, from each state ---------------------+
 /// ```
@@ -85,13 +84,11 @@ pub(super) enum ReceiverSlot {
     Idle(u32),
     /// A poll has it.
     Taken,
-    /// As `Taken`. The server was out of memory meanwhile: the memory is freed when the receiver waits.
-    Revoked,
     /// The rest of a message, a deadline or a turn is awaited.
     Waiting(Box<ActiveReceiver>),
     /// The receiver was dropped, and no task has taken its place. `None` if the connection is idle.
     Dropped(Option<Box<ActiveReceiver>>),
-    /// The connection has ended, and the receiver has returned that or was dropped.
+    /// Nothing is received any more. If the server ran out of memory while a poll has the state, that is freed when the receiver waits.
     Ended,
 }
 
@@ -109,7 +106,7 @@ impl ReceiverSlot {
                 Some(active)
             }
             Self::Waiting(_) => self.replace(Self::Taken),
-            Self::Taken | Self::Revoked | Self::Dropped(_) | Self::Ended => None,
+            Self::Taken | Self::Dropped(_) | Self::Ended => None,
         }
     }
 
@@ -118,7 +115,7 @@ impl ReceiverSlot {
         match std::mem::replace(self, slot) {
             Self::Waiting(active) => Some(active),
             Self::Dropped(active) => active,
-            Self::Idle(_) | Self::Taken | Self::Revoked | Self::Ended => None,
+            Self::Idle(_) | Self::Taken | Self::Ended => None,
         }
     }
 
@@ -126,9 +123,7 @@ impl ReceiverSlot {
     pub(super) fn put(&mut self, mut active: Box<ActiveReceiver>) -> Option<Box<ActiveReceiver>> {
         // Mostly `Taken`, which the compiler then knows not to have to drop.
         if !matches!(self, Self::Taken) {
-            if matches!(self, Self::Revoked) {
-                active.fail_overloaded();
-            }
+            active.fail_overloaded();
             *self = Self::Taken;
         }
         if active.is_idle() {
@@ -142,7 +137,7 @@ impl ReceiverSlot {
     /// Whether a poll has the state, or has to continue with what has arrived.
     pub(super) fn is_busy(&self) -> bool {
         match self {
-            Self::Taken | Self::Revoked => true,
+            Self::Taken => true,
             Self::Waiting(active) => active.has_more(DeliveryMode::Configured),
             Self::Idle(_) | Self::Dropped(_) | Self::Ended => false,
         }
@@ -186,8 +181,8 @@ impl ReceiverSlot {
     pub(super) fn overload(&mut self) {
         match self {
             Self::Waiting(active) | Self::Dropped(Some(active)) => active.fail_overloaded(),
-            Self::Taken => *self = Self::Revoked,
-            Self::Idle(_) | Self::Revoked | Self::Dropped(None) | Self::Ended => {}
+            Self::Taken => *self = Self::Ended,
+            Self::Idle(_) | Self::Dropped(None) | Self::Ended => {}
         }
     }
 
@@ -195,7 +190,7 @@ impl ReceiverSlot {
     /// short one.
     pub(super) fn read_buffer_len(&self) -> usize {
         match self {
-            Self::Taken | Self::Revoked => buffer::LEN_SMALL,
+            Self::Taken => buffer::LEN_SMALL,
             Self::Waiting(active) | Self::Dropped(Some(active)) => active.reader.buffer_len(),
             Self::Idle(_) | Self::Dropped(None) | Self::Ended => 0,
         }
