@@ -96,23 +96,21 @@ impl Session {
         self.take_codec();
         match message {
             // The core copies a shorter payload into the batch, without a count of references.
-            Payload::Shared(data) if data.len() >= SHARED_LEN_MIN => {
-                return self.core.send_bytes(data.clone());
-            }
+            Payload::Shared(data) if data.len() >= SHARED_LEN_MIN => self.core.send_bytes(data.clone()),
             Payload::SharedText(text) if text.len() >= SHARED_LEN_MIN => {
-                return self.core.send_utf8_bytes(text.clone());
+                self.core.send_utf8_bytes(text.clone())
             }
-            Payload::Prepared(message) if message.len() >= SHARED_LEN_MIN => {
-                return self.core.send_prepared(message.frame(&self.core));
+            Payload::Prepared(message) => {
+                if message.len() < SHARED_LEN_MIN {
+                    self.core.give_buffer(flush::take_buffer);
+                }
+                self.core.send_prepared(message.frame(&self.core))
             }
-            _ => self.core.give_buffer(flush::take_buffer),
-        }
-        match message {
-            Payload::Text(text) => self.core.send_text(text),
-            Payload::SharedText(text) => self.core.send_text(text),
-            Payload::Binary(data) => self.core.send_binary(data),
-            Payload::Shared(data) => self.core.send_binary(data),
-            Payload::Prepared(message) => self.core.send_prepared(message.frame(&self.core)),
+            _ => {
+                self.core.give_buffer(flush::take_buffer);
+                let (kind, payload) = message.parts();
+                self.core.send_message(kind, payload)
+            }
         }
     }
 
