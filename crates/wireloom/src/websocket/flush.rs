@@ -20,10 +20,10 @@
 
 use std::cell::Cell;
 
-use tokio::runtime::{Handle, RuntimeFlavor};
-
 use super::waiters::Waiter;
-use crate::sync::{self, AbortHandle};
+use crate::sync::AbortHandle;
+#[cfg(test)]
+use crate::sync::Model;
 
 /// Whether the batch will be flushed, and by what.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ shuttle::thread_local! {
 /// Replaces the connection whose future this thread polls.
 pub(super) fn replace_driven(id: usize) -> usize {
     #[cfg(test)]
-    if sync::Model::is_entered() {
+    if Model::is_entered() {
         return MODEL_DRIVEN.with(|driven| driven.replace(id));
     }
     DRIVEN.replace(id)
@@ -87,7 +87,7 @@ pub(super) fn replace_driven(id: usize) -> usize {
 /// Whether this thread polls the future of this connection. While the thread ends it polls none.
 pub(super) fn is_driven(id: usize) -> bool {
     #[cfg(test)]
-    if sync::Model::is_entered() {
+    if Model::is_entered() {
         return MODEL_DRIVEN.with(|driven| driven.get() == id);
     }
     DRIVEN.try_with(Cell::get) == Ok(id)
@@ -129,27 +129,4 @@ pub(super) fn put_buffer(mut buffer: Vec<u8>) {
             }
         }
     });
-}
-
-/// Finds a flusher for this connection: the future that is driven on this thread, or a new `task`, whose argument is whether it runs in
-/// parallel to the thread that sends; there is none for a connection that is being dropped. `Unflushed` without a runtime and in one that
-/// shuts down: then the futures of the sender and the receiver flush while they are polled.
-pub(super) fn schedule<F>(
-    id: usize,
-    runtime: impl FnOnce() -> Option<Handle>,
-    task: impl FnOnce(bool) -> Option<(Waiter, F)>,
-) -> Flush
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    if is_driven(id) {
-        return Flush::AtPollEnd;
-    }
-    let Some(runtime) = runtime() else { return Flush::Unflushed };
-    // The future of `block_on` runs beside the workers.
-    let is_parallel =
-        tokio::task::try_id().is_none() && !matches!(runtime.runtime_flavor(), RuntimeFlavor::CurrentThread);
-    let Some((waiter, task)) = task(is_parallel) else { return Flush::Unflushed };
-    let flush = Flush::InTask(waiter, sync::spawn(&runtime, task));
-    if flush.is_due() { flush } else { Flush::Unflushed }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
 use wireloom_ws::handshake::Negotiated;
@@ -440,11 +440,6 @@ impl State {
         self.wake();
     }
 
-    /// The address of the connection, by which a thread knows what it drives.
-    fn id(&self) -> usize {
-        self.shared.as_ptr().addr()
-    }
-
     /// The runtime for tasks of the connection.
     pub(super) fn runtime(&self) -> Option<Handle> {
         self.send_queue.account().runtime()
@@ -452,7 +447,7 @@ impl State {
 
     /// Whether this thread polls the future that is driven.
     pub(super) fn is_driven(&self) -> bool {
-        flush::is_driven(self.id())
+        flush::is_driven(self.shared.as_ptr().addr())
     }
 
     /// Finds a flusher for the queue, unless there is one. False if none can be found.
@@ -461,20 +456,32 @@ impl State {
         self.flush.is_due() || self.schedule()
     }
 
-    /// Finds another flusher, if anything can be written.
+    /// Finds another flusher, if anything can be written: the future that is driven on this thread, or a new task.
     #[cold]
     fn schedule(&mut self) -> bool {
         if self.link.write_error().is_some() {
             return false;
         }
-        let Self { flush, shared, send_queue, last_waiter, .. } = self;
-        let task = |is_parallel| {
-            let waiter = (shared.strong_count() > 0).then(|| last_waiter.advance())?;
-            Some((waiter, flush_in_task(shared.clone(), waiter, is_parallel)))
+        self.flush = if self.is_driven() { Flush::AtPollEnd } else { self.spawn_flusher() };
+        self.flush.has_flusher()
+    }
+
+    /// `Unflushed` without a runtime, in one that shuts down, and for a connection that is being dropped: then the futures of the sender and
+    /// the receiver flush while they are polled.
+    fn spawn_flusher(&mut self) -> Flush {
+        let Some(runtime) = Handle::try_current().ok().or_else(|| self.runtime()) else {
+            return Flush::Unflushed;
         };
-        let runtime = || Handle::try_current().ok().or_else(|| send_queue.account().runtime());
-        *flush = flush::schedule(shared.as_ptr().addr(), runtime, task);
-        flush.has_flusher()
+        if self.shared.strong_count() == 0 {
+            return Flush::Unflushed;
+        }
+        // The future of `block_on` runs beside the workers.
+        let is_parallel = tokio::task::try_id().is_none()
+            && !matches!(runtime.runtime_flavor(), RuntimeFlavor::CurrentThread);
+        let waiter = self.last_waiter.advance();
+        let task = flush_in_task(self.shared.clone(), waiter, is_parallel);
+        let flush = Flush::InTask(waiter, sync::spawn(&runtime, task));
+        if flush.is_due() { flush } else { Flush::Unflushed }
     }
 
     /// The future that flushed has ended or was dropped.
