@@ -87,7 +87,7 @@ use crate::error::{Error, HttpError};
 use crate::headers::Headers;
 use crate::http::{TlsInfo, Version};
 use crate::memory::Account;
-use crate::transport::{Io, Tap, Transport, read, write_all};
+use crate::transport::{Io, Tap, Transport, is_lost, read, write_all};
 use crate::websocket::{SharedConfig, WebSocket, WebSocketConfig};
 use dial::Dialer;
 use event::Events;
@@ -761,13 +761,7 @@ pub fn is_same_origin(url: &str, other: &str) -> bool {
 
 /// The error for a transport that failed while the connection was being opened.
 pub(crate) fn failed(error: io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof
-        | io::ErrorKind::ConnectionReset
-        | io::ErrorKind::ConnectionAborted
-        | io::ErrorKind::BrokenPipe => Error::Http(HttpError::ConnectionLost),
-        _ => error.into(),
-    }
+    if is_lost(&error) { HttpError::ConnectionLost.into() } else { error.into() }
 }
 
 /// Shows the names of headers, not their values, which must not reach a log.

@@ -25,7 +25,7 @@ use crate::guard::Guard;
 use crate::memory::{Account, Evict};
 use crate::sync::Arc;
 use crate::transport::budget::Budget;
-use crate::transport::{BUFFERED_LEN_MAX, Io, Linger};
+use crate::transport::{BUFFERED_LEN_MAX, Io, Linger, is_lost};
 
 /// Slices of one vectored write: a header and a payload for each frame that the core prepares.
 const SLICES_MAX: usize = 64;
@@ -588,13 +588,7 @@ impl Drop for Driver {
 }
 
 fn transport_error(error: &io::Error) -> HttpError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof
-        | io::ErrorKind::ConnectionReset
-        | io::ErrorKind::ConnectionAborted
-        | io::ErrorKind::BrokenPipe => HttpError::ConnectionLost,
-        kind => HttpError::Io(kind.into()),
-    }
+    if is_lost(error) { HttpError::ConnectionLost } else { HttpError::Io(error.kind().into()) }
 }
 
 /// Polls the driver again once the other tasks that can run have run.

@@ -37,6 +37,12 @@ pub(crate) const PROGRESS_LEN_MIN: usize = 1 << 10;
 /// Bytes that a transport may buffer itself: rustls's default. It accepts more only when these have left.
 pub(crate) const BUFFERED_LEN_MAX: usize = 64 << 10;
 
+/// Whether a transport has failed because the peer has gone. TLS calls an end without close_notify unexpected; so do resets.
+pub(crate) fn is_lost(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)
+}
+
 /// The outcome of a TLS handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -11,7 +11,7 @@ use crate::error::HttpError;
 use crate::error::WebSocketError;
 use crate::guard::{Deferred, WakerSlot};
 use crate::sync::Arc;
-use crate::transport::{BUFFERED_LEN_MAX, Io, Linger};
+use crate::transport::{BUFFERED_LEN_MAX, Io, Linger, is_lost};
 
 /// Slices per write.
 const SLICES_MAX: usize = 32;
@@ -345,12 +345,5 @@ pub(super) fn failure(error: &io::Error) -> WebSocketError {
     if let Some(HttpError::GoAway(code)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
         return WebSocketError::GoAway(*code);
     }
-    match error.kind() {
-        // TLS calls an end without close_notify unexpected; so do resets.
-        io::ErrorKind::UnexpectedEof
-        | io::ErrorKind::ConnectionReset
-        | io::ErrorKind::ConnectionAborted
-        | io::ErrorKind::BrokenPipe => WebSocketError::ConnectionLost,
-        kind => WebSocketError::Io(kind.into()),
-    }
+    if is_lost(error) { WebSocketError::ConnectionLost } else { WebSocketError::Io(error.kind().into()) }
 }

@@ -17,7 +17,7 @@ use super::tls::ClientTls;
 pub use crate::error::ProxyError;
 
 use crate::error::Error;
-use crate::transport::{Io, write_all as write};
+use crate::transport::{Io, is_lost, write_all as write};
 
 pub(super) use environment::Environment;
 
@@ -220,13 +220,7 @@ async fn write_all(io: &mut Io, bytes: &[u8]) -> Result<(), Error> {
 
 /// Attributes a closed connection to the proxy, not to the server.
 fn cut(error: io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::ConnectionReset
-        | io::ErrorKind::ConnectionAborted
-        | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::UnexpectedEof => ProxyError::ConnectionLost.into(),
-        _ => error.into(),
-    }
+    if is_lost(&error) { ProxyError::ConnectionLost.into() } else { error.into() }
 }
 
 #[cfg(test)]
