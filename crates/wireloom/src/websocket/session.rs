@@ -32,7 +32,8 @@ pub(super) struct Session {
     pub(super) close_requested: bool,
     /// The round-trip time of the last ping that was answered, in microseconds; 0 before.
     latency_us: u32,
-    activity: Activity,
+    /// Bytes have been transferred since the last [`release_if_idle`](Self::release_if_idle).
+    is_active: bool,
     /// The length of the receiver's read buffer as it is [counted](super::state::State::count_read_buffer). Here it takes no memory.
     pub(super) read_buffer_kib: u16,
     rare: Option<Box<Rare>>,
@@ -53,24 +54,6 @@ struct Rare {
     window: Option<Reservation>,
 }
 
-/// Whether bytes have been transferred lately.
-///
-/// ```text
-///  Recent -- check --> Quiet -- the memory was released at a later check --> Released
-///    ^                   |                                                     |
-///    +------------------ bytes were read or written ---------------------------+
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Activity {
-    /// Since the last check.
-    Recent,
-    /// None since the last check.
-    #[default]
-    Quiet,
-    /// None since the memory of the connection was released.
-    Released,
-}
-
 impl Rare {
     #[cold]
     #[inline(never)]
@@ -84,8 +67,7 @@ impl Session {
         let rare = observer.map(|observer| {
             Box::new(Rare { notifications: Some(NotificationQueue::new(observer)), ..Rare::default() })
         });
-        let (close_requested, activity) = (false, Activity::default());
-        Self { core, close_requested, latency_us: 0, activity, read_buffer_kib: 0, rare }
+        Self { core, close_requested: false, latency_us: 0, is_active: false, read_buffer_kib: 0, rare }
     }
 
     // Sending.
@@ -200,20 +182,13 @@ impl Session {
         window.get_or_insert_with(|| account.reservation(Category::Inflated)).set(len);
     }
 
-    /// Frees memory, if nothing has been transferred since the last call; true once that was found, until all is [released](Self::released).
+    /// Frees memory if nothing has been transferred since the last call; then the receiver may free its memory, too.
     pub(super) fn release_if_idle(&mut self) -> bool {
-        let was_quiet = self.activity == Activity::Quiet;
-        match self.activity {
-            Activity::Recent => self.activity = Activity::Quiet,
-            Activity::Quiet => self.core.release_buffers(),
-            Activity::Released => {}
+        let is_idle = !std::mem::take(&mut self.is_active);
+        if is_idle {
+            self.core.release_buffers();
         }
-        was_quiet
-    }
-
-    /// The receiver has freed its memory too.
-    pub(super) fn released(&mut self) {
-        self.activity = Activity::Released;
+        is_idle
     }
 
     /// The policy for a slow peer has dropped a message.
@@ -229,7 +204,7 @@ impl Session {
 
     /// The transport has accepted bytes, after it `was_full` or not.
     pub(super) fn handle_written(&mut self, was_full: bool) {
-        self.activity = Activity::Recent;
+        self.is_active = true;
         if was_full {
             self.core.handle_activity(clock::now());
         }
@@ -241,7 +216,7 @@ impl Session {
             self.core.handle_eof();
             return false;
         }
-        self.activity = Activity::Recent;
+        self.is_active = true;
         if self.core.keeps_alive() {
             self.core.handle_activity(clock::now());
         }
@@ -444,9 +419,5 @@ mod tests {
         let mut session = Session::new(outbound, None);
         session.handle_written(false);
         assert_eq!([0; 3].map(|_| session.release_if_idle()), [false, true, true]);
-        session.released();
-        assert!(!session.release_if_idle());
-        session.handle_written(false);
-        assert_eq!([0; 2].map(|_| session.release_if_idle()), [false, true]);
     }
 }

@@ -304,7 +304,6 @@ impl Shared {
             return;
         }
         let unused = state.slot.release();
-        state.session.released();
         drop(state);
         unused.into_iter().for_each(ActiveReceiver::recycle);
     }
