@@ -632,9 +632,9 @@ pub(super) fn receive_in_task(shared: &Arc<Shared>, mut state: Guard<'_, State>)
     if state.link.is_closed() && !state.link.is_lingering() {
         let unused = state.slot.replace(ReceiverSlot::Ended);
         state.session.queue_end();
-        let io = state.take_io(WebSocketError::Closed);
+        state.drop_io(WebSocketError::Closed);
         drop(state);
-        drop((unused, io));
+        drop(unused);
     } else if let Some(runtime) = state.runtime() {
         state.slot.hand_over();
         drop(state);
@@ -656,8 +656,7 @@ async fn discard_all(shared: Arc<Shared>) {
     })
     .await;
     poll_fn(|cx| shared.poll_ended(Waiter::RECEIVER, cx)).await;
-    let io = shared.lock().take_io(WebSocketError::Closed);
-    drop(io);
+    shared.lock().drop_io(WebSocketError::Closed);
 }
 
 #[cfg(test)]

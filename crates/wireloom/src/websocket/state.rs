@@ -170,9 +170,9 @@ impl Shared {
         }
         let has_lingered = state.link.is_lingering();
         ready!(state.link.poll_ended(waiter, cx));
-        let io = (is_dropped || has_lingered).then(|| state.take_io(WebSocketError::Closed));
-        drop(state);
-        drop(io);
+        if is_dropped || has_lingered {
+            state.drop_io(WebSocketError::Closed);
+        }
         Poll::Ready(())
     }
 
@@ -827,9 +827,8 @@ impl State {
 
     /// Drops the transport and what the kernel has buffered for it, although the application may keep both halves.
     fn reset(&mut self, error: WebSocketError) {
-        let io = self.take_io(error);
-        io.abandon();
-        self.deferred.drop_later(Box::new(io));
+        self.link.io.abandon();
+        self.drop_io(error);
     }
 
     pub(super) fn wake(&mut self) {
