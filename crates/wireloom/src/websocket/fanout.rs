@@ -68,8 +68,8 @@ pub struct Fanout<'a> {
 
 struct Member<'a> {
     sender: &'a mut Sender,
-    /// The end of its messages among those of all members. They begin where those of the member before end.
-    messages_end: usize,
+    /// The place of its messages among those of all members.
+    messages: Range<usize>,
 }
 
 /// The result of the messages for one WebSocket.
@@ -85,40 +85,34 @@ pub struct Delivery {
 impl<'a> Fanout<'a> {
     /// Adds a WebSocket, and its messages in their order. Messages that are added with another clone of its sender may overtake them.
     pub fn push(&mut self, sender: &'a mut Sender, messages: impl IntoIterator<Item = &'a PreparedMessage>) {
+        let first = self.messages.len();
         self.messages.extend(messages);
-        self.members.push(Member { sender, messages_end: self.messages.len() });
+        self.members.push(Member { sender, messages: first..self.messages.len() });
     }
 
     /// Sends the messages of each WebSocket, as [`Sender::try_send_all`] does: until its send queue is full. The results are in the order of the
     /// calls of [`push`](Self::push); the errors are those of [`Sender::send`].
     pub fn try_send(self) -> Vec<Result<Delivery, WebSocketError>> {
         let Self { members, messages } = self;
-        let mut deliveries: Vec<Option<Result<Delivery, WebSocketError>>> = vec![None; members.len()];
-        let mut submission = Submission::default();
+        let mut submission = Submission { deliveries: vec![None; members.len()], ..Submission::default() };
         // Before anything is locked.
         let has_ring = members.len() >= SUBMISSION_LEN_MIN && ring::is_usable();
-        let mut first = 0;
         for (index, member) in members.iter().enumerate() {
-            let messages = &messages[first..member.messages_end];
-            first = member.messages_end;
-            let Some(mut direct) = submission.prepare(member.sender, messages, &mut deliveries) else {
-                continue;
-            };
+            let messages = &messages[member.messages.clone()];
+            let Some(mut direct) = submission.prepare(member.sender, messages) else { continue };
             if has_ring && submission.fits(&direct) {
-                submission.push(index, direct, &mut deliveries);
+                submission.push(index, direct);
             } else {
                 let written = direct.write(submission.bytes(&direct.frames));
-                deliveries[index] = Some(direct.finish(&submission.frames, written));
+                submission.deliveries[index] = Some(direct.finish(&submission.frames, written));
             }
         }
-        submission.write(&mut deliveries);
+        submission.write();
+        let deliveries = std::mem::take(&mut submission.deliveries);
         drop(submission);
-        let mut first = 0;
         let all = members.into_iter().zip(deliveries).map(|(member, delivery)| {
-            let messages = &messages[first..member.messages_end];
-            first = member.messages_end;
             delivery.unwrap_or_else(|| {
-                let sent = member.sender.try_send_all(messages.iter().copied())?;
+                let sent = member.sender.try_send_all(messages[member.messages].iter().copied())?;
                 Ok(Delivery { sent, queued_len: member.sender.queued_len() })
             })
         });
@@ -129,6 +123,8 @@ impl<'a> Fanout<'a> {
 /// Members whose frames are written directly.
 #[derive(Default)]
 struct Submission<'m> {
+    /// The results of all members, once there are any.
+    deliveries: Vec<Option<Result<Delivery, WebSocketError>>>,
     /// The members of the next submission to a ring, with their places among all.
     locked: Vec<(usize, Direct<'m>)>,
     /// The frames of all members.
@@ -177,12 +173,7 @@ struct Records {
 impl<'m> Submission<'m> {
     /// Locks a WebSocket to which these messages can be written directly; `None` if they have to be queued, or another thread has locked it.
     /// May write the submission before.
-    fn prepare(
-        &mut self,
-        sender: &'m Sender,
-        messages: &'m [&'m PreparedMessage],
-        deliveries: &mut [Option<Result<Delivery, WebSocketError>>],
-    ) -> Option<Direct<'m>> {
+    fn prepare(&mut self, sender: &'m Sender, messages: &'m [&'m PreparedMessage]) -> Option<Direct<'m>> {
         let state = sender.shared.try_lock()?;
         if messages.is_empty() || !state.can_write_prepared() {
             return None;
@@ -192,7 +183,7 @@ impl<'m> Submission<'m> {
         let known = self.last.as_ref().filter(|(of, _)| !compresses && are_same(of, messages));
         let frames = match known {
             Some((_, frames)) => frames.clone(),
-            None => self.frames(core, messages, deliveries),
+            None => self.frames(core, messages),
         };
         // Of more, a part would be written before the rest is queued.
         if frames.len > core.queued_len_high() || messages.len() > 1 && frames.joined.is_none() {
@@ -205,15 +196,10 @@ impl<'m> Submission<'m> {
     }
 
     /// The frames of messages for this member, joined unless they are too long for that. May write the submission before.
-    fn frames(
-        &mut self,
-        core: &Outbound,
-        messages: &[&'m PreparedMessage],
-        deliveries: &mut [Option<Result<Delivery, WebSocketError>>],
-    ) -> Frames {
+    fn frames(&mut self, core: &Outbound, messages: &[&'m PreparedMessage]) -> Frames {
         if !messages.iter().all(|message| message.is_ready(core)) {
             // No other member waits for the compression.
-            self.write(deliveries);
+            self.write();
         }
         let first = self.frames.len();
         self.frames.extend(messages.iter().map(|message| message.frame(core)));
@@ -227,7 +213,7 @@ impl<'m> Submission<'m> {
             self.joined.iter().position(|joined| are_same(&self.frames[joined.frames.clone()], frames));
         let joined = known.unwrap_or_else(|| {
             if self.joined.len() == JOINED_MAX {
-                self.write(deliveries);
+                self.write();
                 self.joined.clear();
                 self.last = None;
                 self.frames.drain(..first);
@@ -255,12 +241,7 @@ impl<'m> Submission<'m> {
     }
 
     /// Adds a locked member. May write the submission.
-    fn push(
-        &mut self,
-        index: usize,
-        mut direct: Direct<'m>,
-        deliveries: &mut [Option<Result<Delivery, WebSocketError>>],
-    ) {
+    fn push(&mut self, index: usize, mut direct: Direct<'m>) {
         let mut records = std::mem::take(&mut self.records);
         let start = records.len();
         let bytes = self.bytes(&direct.frames);
@@ -270,12 +251,12 @@ impl<'m> Submission<'m> {
         self.records = records;
         self.locked.push((index, direct));
         if self.locked.len() == ring::WRITES_MAX || self.records.len() >= RECORDS_LEN_MAX {
-            self.write(deliveries);
+            self.write();
         }
     }
 
     /// Writes to the locked members, and unlocks them.
-    fn write(&mut self, deliveries: &mut [Option<Result<Delivery, WebSocketError>>]) {
+    fn write(&mut self) {
         let mut locked = std::mem::take(&mut self.locked);
         let writes: Option<Vec<_>> = match locked.len() {
             ..SUBMISSION_LEN_MIN => None,
@@ -288,7 +269,7 @@ impl<'m> Submission<'m> {
                 (None, Some(written)) => written,
                 (None, None) => direct.write(self.bytes(&direct.frames)),
             };
-            deliveries[index] = Some(direct.finish(&self.frames, written));
+            self.deliveries[index] = Some(direct.finish(&self.frames, written));
         }
         self.locked = locked;
         self.records.clear();
