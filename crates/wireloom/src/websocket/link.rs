@@ -38,7 +38,7 @@ pub(super) struct Link {
     wakers: Option<Arc<Wakers>>,
     /// The task of the receiver. The transport and the timer keep its waker too; this one is kept as long, so that theirs is never
     /// the last reference to the task.
-    receiver: WakerSlot,
+    pub(super) receiver: WakerSlot,
     pub(super) traffic: Traffic,
 }
 
@@ -289,28 +289,6 @@ impl Link {
         if let Some(wakers) = &self.wakers {
             wakers.remove(waiter);
         }
-    }
-
-    /// The receiver is polled by this task.
-    #[inline]
-    pub(super) fn register_receiver(&mut self, cx: &Context<'_>, deferred: &mut Deferred) {
-        deferred.register(&mut self.receiver, cx);
-    }
-
-    /// The receiver is not polled any more.
-    pub(super) fn unregister_receiver(&mut self, deferred: &mut Deferred) {
-        deferred.unregister(&mut self.receiver);
-    }
-
-    /// Wakes the task of the receiver.
-    pub(super) fn wake_receiver(&mut self, deferred: &mut Deferred) {
-        deferred.wake_by_ref(&self.receiver);
-    }
-
-    /// Wakes the tasks of both halves.
-    pub(super) fn wake(&mut self, deferred: &mut Deferred) {
-        self.wake_receiver(deferred);
-        self.wake_waiting();
     }
 
     /// Wakes all tasks that wait for the transport.

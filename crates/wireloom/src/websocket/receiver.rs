@@ -273,7 +273,7 @@ impl ActiveReceiver {
         cx: &mut Context<'_>,
         mode: DeliveryMode,
     ) -> Poll<Option<Read>> {
-        state.link.register_receiver(cx, &mut state.deferred);
+        state.deferred.register(&mut state.link.receiver, cx);
         loop {
             // All that was read before has been answered.
             state.go_away();
@@ -540,7 +540,7 @@ impl ActiveReceiver {
         self.timer = Timer::Unset;
         self.read_before_timeout = None;
         state.slot = ReceiverSlot::Ended;
-        state.link.unregister_receiver(&mut state.deferred);
+        state.deferred.unregister(&mut state.link.receiver);
         // Otherwise both halves were dropped, and the transport lingers: nothing has failed.
         let was_used = state.link.write_error() != Some(&WebSocketError::Closed);
         if was_used && self.failed.is_none() {

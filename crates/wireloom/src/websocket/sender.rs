@@ -646,7 +646,7 @@ pub(super) fn begin_closing(state: &mut State, code: CloseCode, reason: &str) ->
     state.session.close(code, reason)?;
     if was_open {
         // The deadline has changed. A sink asks again and again: it may be polled by the task of the receiver.
-        state.link.wake_receiver(&mut state.deferred);
+        state.deferred.wake_by_ref(&state.link.receiver);
     }
     Ok(())
 }

@@ -600,7 +600,7 @@ impl State {
         let policy = &self.config.slow_peer;
         if self.slow.wait(policy, clock::now(), queued_len, left_len) {
             // It continues to write and watches the deadline, also when the future that sends is dropped.
-            self.link.wake_receiver(&mut self.deferred);
+            self.deferred.wake_by_ref(&self.link.receiver);
         }
         // Without a task there is no timer: the flusher has one.
         let waker = task.map(|task| self.link.register(Some(task)));
@@ -831,8 +831,10 @@ impl State {
         self.drop_io(error);
     }
 
+    /// Wakes the tasks of both halves.
     pub(super) fn wake(&mut self) {
-        self.link.wake(&mut self.deferred);
+        self.deferred.wake_by_ref(&self.link.receiver);
+        self.link.wake_waiting();
     }
 
     /// Shuts the transport down when the core requires it, once the queue is written. True when the connection has ended.
