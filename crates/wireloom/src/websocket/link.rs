@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use super::flush;
 use super::session::Session;
-use super::waiters::{Waiter, Wakers};
+use super::waiters::{Task, Waiter, Wakers};
 #[cfg(feature = "http2")]
 use crate::error::HttpError;
 use crate::error::WebSocketError;
@@ -164,7 +164,7 @@ impl Link {
     /// later, and `task` if there is one. Also returns the number of bytes that it has accepted.
     pub(super) fn poll_write_all(
         &mut self,
-        task: Option<(Waiter, &Context<'_>)>,
+        task: Task<'_, '_>,
         session: &mut Session,
         deferred: &mut Deferred,
     ) -> (usize, Poll<io::Result<()>>) {
@@ -210,11 +210,7 @@ impl Link {
     }
 
     /// Writes the first slices of the queue; ready with 0 only if it is empty.
-    fn poll_write_slices(
-        &mut self,
-        task: Option<(Waiter, &Context<'_>)>,
-        session: &mut Session,
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write_slices(&mut self, task: Task<'_, '_>, session: &mut Session) -> Poll<io::Result<usize>> {
         let mut slices: [&[u8]; SLICES_FEW] = [&[]; SLICES_FEW];
         let count = session.core.poll_transmit(&mut slices);
         if count == 0 {
@@ -228,11 +224,7 @@ impl Link {
         self.poll_write(task, &slices[..count])
     }
 
-    fn poll_write(
-        &mut self,
-        task: Option<(Waiter, &Context<'_>)>,
-        slices: &[&[u8]],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(&mut self, task: Task<'_, '_>, slices: &[&[u8]]) -> Poll<io::Result<usize>> {
         match self.try_write(slices) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             written => return Poll::Ready(written),
@@ -249,7 +241,7 @@ impl Link {
     }
 
     /// Writes the bytes that the transport itself has buffered.
-    fn poll_flush_io(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
+    fn poll_flush_io(&mut self, task: Task<'_, '_>) -> Poll<io::Result<()>> {
         if !self.io.buffers_writes() {
             return Poll::Ready(Ok(()));
         }
@@ -271,7 +263,7 @@ impl Link {
     // Tasks that wait.
 
     /// A waker for the transport that wakes all waiting tasks, and this one too.
-    pub(super) fn register(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Waker {
+    pub(super) fn register(&mut self, task: Task<'_, '_>) -> Waker {
         let wakers = self.wakers.get_or_insert_with(Wakers::new);
         if let Some((waiter, cx)) = task {
             wakers.register(waiter, cx);

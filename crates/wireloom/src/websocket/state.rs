@@ -27,7 +27,7 @@ use super::link::{self, Link};
 use super::observer;
 use super::session::Session;
 use super::slow::Slow;
-use super::waiters::Waiter;
+use super::waiters::{Task, Waiter};
 use crate::deadline;
 use crate::error::WebSocketError;
 use crate::event_queue::{self, Observed};
@@ -518,10 +518,7 @@ impl State {
     }
 
     /// Writes the queue. While the transport is full, a flusher waits for it, and so does `task` if there is one.
-    pub(super) fn poll_flush(
-        &mut self,
-        task: Option<(Waiter, &Context<'_>)>,
-    ) -> Poll<Result<(), WebSocketError>> {
+    pub(super) fn poll_flush(&mut self, task: Task<'_, '_>) -> Poll<Result<(), WebSocketError>> {
         if let Some(error) = self.link.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
@@ -571,7 +568,7 @@ impl State {
     pub(super) fn poll_flush_to(
         &mut self,
         end: &mut Option<u64>,
-        task: Option<(Waiter, &Context<'_>)>,
+        task: Task<'_, '_>,
     ) -> Poll<Result<(), WebSocketError>> {
         let queued_end = self.link.traffic.bytes_sent + self.session.core.queued_len() as u64;
         let is_first = end.is_none();
@@ -586,7 +583,7 @@ impl State {
     }
 
     /// Called while the transport is full: ready when the peer has been slow for too long.
-    fn poll_slow(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), WebSocketError>> {
+    fn poll_slow(&mut self, task: Task<'_, '_>) -> Poll<Result<(), WebSocketError>> {
         let queued_len = self.session.core.queued_len();
         // A transport that counts the bytes that have left it buffers up to this.
         let left_len = self.link.io.left_len();

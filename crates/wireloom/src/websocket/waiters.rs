@@ -22,6 +22,9 @@ impl Waiter {
     }
 }
 
+/// A future that waits, and the context of its task, if any.
+pub(super) type Task<'a, 'b> = Option<(Waiter, &'a Context<'b>)>;
+
 /// The wakers of all waiting tasks. A transport keeps a single waker for each direction: it gets [`Wakers::waker`], which wakes every one of
 /// them.
 pub(super) struct Wakers {
