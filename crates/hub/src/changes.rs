@@ -37,6 +37,8 @@ pub(crate) enum Change {
     Subscribe,
     /// The announcement of a client that has subscribed.
     Join(ClientInfo),
+    /// Removes the client from presence if it has no subscription: one was given up while it was added.
+    Unlist,
     /// The work after the end of a subscription, such as its leave.
     Leave(Active),
     /// Completes the wait for the changes before this one; the waiter is charged for their cost.

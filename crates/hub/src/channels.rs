@@ -194,8 +194,6 @@ pub(crate) enum Started {
     Following,
     /// It has missed publications, and must subscribe again.
     Gap,
-    /// It has been removed.
-    Removed,
 }
 
 impl Channels {
@@ -333,29 +331,29 @@ impl Channels {
     }
 
     /// Sends `first`, the reply to the subscribe command with the recovered publications, and then all further publications. All are
-    /// encoded before: this locks the channel, and all others of its shard. Those that waited are to be written.
+    /// encoded before: this locks the channel, and all others of its shard. Those that waited are to be written. The subscriber must not
+    /// have been removed: its key may belong to another one then.
     pub(crate) fn start(
         &self,
         channel: &str,
-        client: &Arc<Client>,
         key: usize,
         start: Start,
         first: Vec<PreparedMessage>,
         on_slow: OnSlow<'_>,
+        later: &mut Later,
     ) -> (Started, Unwritten) {
-        let (mut unwritten, mut later) = (Unwritten::default(), Later::default());
+        let mut unwritten = Unwritten::default();
         let mut shard = self.channels.lock(channel);
-        let Some(Channel { subscribers, epoch, .. }) = shard.get_mut(channel) else {
-            return (Started::Removed, unwritten);
+        let Some((epoch, subscriber)) = shard
+            .get_mut(channel)
+            .and_then(|channel| Some((&mut channel.epoch, channel.subscribers.get_mut(key)?)))
+        else {
+            return (Started::Following, unwritten);
         };
-        // The key of a removed subscriber may belong to another client now.
-        let subscriber =
-            subscribers.get_mut(key).filter(|subscriber| Arc::ptr_eq(&subscriber.client, client));
-        let Some(subscriber) = subscriber else { return (Started::Removed, unwritten) };
         subscriber.join_leave = start.join_leave;
         subscriber.deltas = start.deltas;
         subscriber.filter = start.filter;
-        first.into_iter().for_each(|reply| subscriber.client.outbox.reply(reply, &mut later));
+        first.into_iter().for_each(|reply| subscriber.client.outbox.reply(reply, later));
         let needs_history = start.position.is_some();
         let phase = start.position.map_or(Phase::Live, |position| {
             let known = epoch.take().filter(|known| **known == position.epoch);
@@ -376,7 +374,7 @@ impl Channels {
         let mut has_gap = false;
         let kept = waiting.map(|mut waiting| std::mem::take(&mut waiting.kept)).unwrap_or_default();
         for Kept { epoch, previous, publication, message } in kept {
-            match subscriber.follow(&publication, &epoch, previous, |_, _| message, on_slow, &mut later) {
+            match subscriber.follow(&publication, &epoch, previous, |_, _| message, on_slow, later) {
                 Forwarded::Gap => {
                     has_gap = true;
                     break;
@@ -604,7 +602,14 @@ mod tests {
             let (_, key) = channels.add("x", client.clone(), false);
             assert!(client.outbox.poll_take(&mut Context::from_waker(&waker), &mut Vec::new()).is_pending());
             let start = Start { join_leave: true, ..Start::default() };
-            let _ = channels.start("x", &client, key, start, vec![PreparedMessage::text("1")], &|_| {});
+            let _ = channels.start(
+                "x",
+                key,
+                start,
+                vec![PreparedMessage::text("1")],
+                &|_| {},
+                &mut Later::default(),
+            );
             wait("a reply");
             let publication = Arc::new(Publication { data: "1".into(), ..Publication::default() });
             publish(&channels, "x", "", 0, &publication);
@@ -621,21 +626,6 @@ mod tests {
         waking.recv_timeout(Duration::from_secs(60)).expect("no lock is held");
     }
 
-    #[test]
-    fn a_removed_subscriber_does_not_start_in_the_place_of_another() {
-        let channels = Channels::new();
-        let (removed, other) = (client(), client());
-        let (_, key) = channels.add("x", removed.clone(), false);
-        channels.remove("x", key);
-        assert_eq!(channels.add("x", other.clone(), false).1, key);
-        let reply = || vec![PreparedMessage::text("1")];
-        let start = |client| channels.start("x", client, key, Start::default(), reply(), &|_| {}).0;
-        assert_eq!(start(&removed), Started::Removed);
-        assert_eq!(other.outbox.backlog().queued, 0);
-        assert_eq!(start(&other), Started::Following);
-        assert!(other.outbox.backlog().queued > 0);
-    }
-
     /// As much is kept as the send queue takes then.
     #[test]
     fn publications_that_wait_are_bounded_by_their_length() {
@@ -649,7 +639,8 @@ mod tests {
                     publish(&channels, "x", "", number, &publication);
                 }
                 let start = Start { position: Some(Position::default()), ..Start::default() };
-                let (started, _) = channels.start("x", &client, key, start, Vec::new(), &|_| {});
+                let (started, _) =
+                    channels.start("x", key, start, Vec::new(), &|_| {}, &mut Later::default());
                 let is_complete = more == 0 || len == 1;
                 let expected = if is_complete { Started::Following } else { Started::Gap };
                 assert_eq!((started, client.outbox.has_ended()), (expected, false), "{len} {more}");
@@ -674,7 +665,7 @@ mod tests {
             publish(&channels, "x", "a", 0, &Arc::new(publication));
             let position = Some(Position { offset, epoch: epoch.into() });
             let start = Start { position, ..Start::default() };
-            let (started, _) = channels.start("x", &client, key, start, Vec::new(), &|_| {});
+            let (started, _) = channels.start("x", key, start, Vec::new(), &|_| {}, &mut Later::default());
             assert_eq!(started, expected, "{epoch} {offset}");
             assert_eq!(client.outbox.backlog().queued > 0, (epoch, offset) == ("a", 0));
         }
@@ -696,7 +687,8 @@ mod tests {
         };
         let start = |channel: &str, client: &Arc<Client>, key| {
             let start = Start { position: Some(Position::default()), ..Start::default() };
-            let (started, _) = channels.start(channel, client, key, start, Vec::new(), &|_| {});
+            let (started, _) =
+                channels.start(channel, key, start, Vec::new(), &|_| {}, &mut Later::default());
             let _ = client.outbox.poll_take(&mut Context::from_waker(Waker::noop()), &mut Vec::new());
             started
         };
@@ -722,7 +714,7 @@ mod tests {
             let (_, key) = channels.add("x", client.clone(), false);
             assert!(channels.has_unpositioned("x"), "its history is being read");
             let start = Start { position, ..Start::default() };
-            let _ = channels.start("x", &client, key, start, Vec::new(), &|_| {});
+            let _ = channels.start("x", key, start, Vec::new(), &|_| {}, &mut Later::default());
             key
         };
         assert!(!channels.has_unpositioned("x"));
@@ -746,7 +738,10 @@ mod tests {
             let (_, key) = channels.add("x", client.clone(), false);
             let start =
                 Start { position: Some(Position { offset: 1, epoch: epoch.into() }), ..Start::default() };
-            assert_eq!(channels.start("x", &client, key, start, Vec::new(), &|_| {}).0, Started::Following);
+            assert_eq!(
+                channels.start("x", key, start, Vec::new(), &|_| {}, &mut Later::default()).0,
+                Started::Following
+            );
         };
         ["a", "a", "b", "a", "a"].into_iter().for_each(start);
         let shard = channels.channels.lock("x");
@@ -769,7 +764,7 @@ mod tests {
         publish(&channels, "x", "", 0, &publication);
         let sent = [0, 1].map(|number| {
             let (client, key) = (&clients[number], keys[number]);
-            let _ = channels.start("x", client, key, Start::default(), Vec::new(), &|_| {});
+            let _ = channels.start("x", key, Start::default(), Vec::new(), &|_| {}, &mut Later::default());
             let mut messages = Vec::new();
             let taken = client.outbox.poll_take(&mut Context::from_waker(Waker::noop()), &mut messages);
             assert!(taken.is_ready());

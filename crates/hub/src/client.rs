@@ -210,12 +210,34 @@ pub(crate) enum CleanedUp {
 }
 
 /// A connection's subscription to a channel.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Subscription {
-    /// It is being established, under this number: an earlier attempt may still be in progress after it was ended.
-    Pending(u64),
-    /// It is established.
+    /// It is being established. Its end removes this entry; the task that establishes it undoes the rest.
+    Pending(Arc<Pending>),
+    /// Its subscriber has started.
     Active(Active),
+}
+
+/// A subscription that is being established. Each has its own: an earlier one may still be in progress after it was ended.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    /// If presence is to list the client: the information that others see in this channel only, as JSON.
+    pub(crate) listed: OnceLock<bytes::Bytes>,
+}
+
+impl Subscription {
+    /// The information about the client that presence lists in this channel; `None` if it does not list the client.
+    pub(crate) fn listed(&self) -> Option<bytes::Bytes> {
+        match self {
+            Self::Pending(pending) => pending.listed.get().cloned(),
+            Self::Active(active) => active.presence.then(|| active.info()),
+        }
+    }
+
+    /// Whether it is this one, which is being established.
+    pub(crate) fn is(&self, own: &Arc<Pending>) -> bool {
+        matches!(self, Self::Pending(pending) if Arc::ptr_eq(pending, own))
+    }
 }
 
 /// The state of a subscription that must be undone when it ends.
@@ -479,9 +501,7 @@ impl Client {
     /// The channels in which presence lists it.
     pub(crate) fn listed_in(&self) -> Vec<Arc<str>> {
         let subscriptions = lock(&self.subscriptions);
-        let listed = subscriptions.iter().filter(
-            |(_, subscription)| matches!(subscription, Subscription::Active(active) if active.presence),
-        );
+        let listed = subscriptions.iter().filter(|(_, subscription)| subscription.listed().is_some());
         listed.map(|(channel, _)| channel.clone()).collect()
     }
 
@@ -498,11 +518,8 @@ impl Client {
 
     /// How presence is to list the client in a channel; `None` if not at all.
     pub(crate) fn presence_in(&self, channel: &str) -> Option<ClientInfo> {
-        let info = match lock(&self.subscriptions).get(channel) {
-            Some(Subscription::Active(active)) if active.presence => active.info(),
-            _ => return None,
-        };
-        Some(self.info(info))
+        let listed = lock(&self.subscriptions).get(channel)?.listed()?;
+        Some(self.info(listed))
     }
 
     pub(crate) fn is_subscribed(&self, channel: &str) -> bool {

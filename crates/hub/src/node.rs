@@ -13,7 +13,6 @@ mod subscriptions;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -68,8 +67,6 @@ pub(crate) struct Node {
     clients: Mutex<Clients>,
     /// Another connection is to be woken next.
     next_has_changed: Arc<Notify>,
-    /// How many subscriptions have been begun.
-    subscribes: AtomicU64,
     changes: Mutex<Changes>,
     engine_has_started: OnceLock<()>,
     runtimes: Runtimes,
@@ -104,7 +101,6 @@ impl Node {
             settings: RwLock::new(Arc::new(settings)),
             clients: Mutex::default(),
             next_has_changed: Arc::default(),
-            subscribes: AtomicU64::new(0),
             changes: Mutex::default(),
             engine_has_started: OnceLock::new(),
             runtimes: Runtimes::default(),

@@ -13,14 +13,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use wireloom_testing::rng::{Rng, generators};
 
 use self::client::{Roaming, Summary};
 use self::faulty::FaultyEngine;
 use self::model::Model;
+use crate::client::{Client, Identity, Transport};
 use crate::engine::{Engine, MemoryEngine};
+use crate::protocol::{Encoding, Publication, SubscribeRequest, UnsubscribeCode};
+use crate::proxy::Headers;
 use crate::shards::lock;
+use crate::subscribe::{Established, Request, subscribe};
 use crate::{Hub, HubConfig};
 
 const CONFIG: &str = r#"
@@ -131,4 +135,74 @@ async fn every_publication_arrives_once_or_the_client_is_informed() {
     if rounds >= ROUNDS {
         assert!(all.received > 500 && all.recoveries > 50 && all.gaps > 50 && all.deltas > 100, "{all:?}");
     }
+}
+
+/// A client of a hub whose engine is slow.
+fn slow(rng: &mut Rng) -> (Hub, Arc<Client>) {
+    let engine = FaultyEngine::new(MemoryEngine::new(100), Arc::default(), rng.fork());
+    *lock(&engine.faults()) = faulty::Faults::SLOW;
+    let config = HubConfig::from_toml("[channel]\nsubscribe = \"anyone\"\npresence = true\n").unwrap();
+    let hub = Hub::builder().config(config).engine(engine).build().unwrap();
+    let client = hub.0.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+    client.connect(Identity::default());
+    (hub, client)
+}
+
+async fn established(hub: &Hub, client: &Arc<Client>) -> Established {
+    let command = SubscribeRequest { channel: "a".into(), ..SubscribeRequest::default() };
+    subscribe(&hub.0, client, Request::from_client(command, &Headers::NONE)).await.unwrap()
+}
+
+/// At any time: the engine takes up to a second for all of it.
+fn times() -> impl Iterator<Item = Duration> {
+    (1..40).map(|number| Duration::from_millis(25 * number))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_that_is_given_up_leaves_nothing_behind() {
+    let mut rng = Rng::with_seed(1);
+    let mut started = 0;
+    for time in times() {
+        let (hub, client) = slow(&mut rng);
+        let node = &hub.0;
+        let subscribing = async { established(&hub, &client).await.start(Vec::new()).await };
+        let outcome = timeout(time, subscribing).await;
+        sleep(Duration::from_secs(1)).await;
+        let listed = node.engine().presence("a").await.unwrap().len();
+        let expected = usize::from(outcome.is_ok());
+        started += expected;
+        let subscriptions = lock(&client.subscriptions).len();
+        assert_eq!([subscriptions, node.channels.len(), listed], [expected; 3], "{time:?}");
+    }
+    assert!((1..times().count()).contains(&started), "{started}");
+}
+
+/// The first one waits for the engine while the server ends it and the client subscribes again.
+#[tokio::test(start_paused = true)]
+async fn a_subscription_that_starts_late_does_not_start_the_next_one() {
+    let mut rng = Rng::with_seed(2);
+    let mut late = 0;
+    for time in times() {
+        let (hub, client) = slow(&mut rng);
+        let node = &hub.0;
+        let first = tokio::spawn({
+            let (hub, client) = (hub.clone(), client.clone());
+            async move { established(&hub, &client).await.start(Vec::new()).await }
+        });
+        sleep(time).await;
+        late += usize::from(!first.is_finished());
+        node.unsubscribe("a", &client, UnsubscribeCode::Server);
+        let next = established(&hub, &client).await;
+        sleep(Duration::from_secs(1)).await;
+        assert!(first.is_finished());
+        let queued = || client.outbox.backlog().queued;
+        let before = queued();
+        let publication = Arc::new(Publication { data: "1".into(), ..Publication::default() });
+        node.channels.append("a", "", 0, &publication);
+        node.settle("a");
+        assert_eq!(queued(), before, "{time:?}");
+        assert!(next.start(Vec::new()).await);
+        assert!(queued() > before && client.is_subscribed("a"), "{time:?}");
+    }
+    assert!((1..times().count()).contains(&late), "{late}");
 }

@@ -1,7 +1,7 @@
 //! Subscribing: rights, history and presence, in the required order.
 //!
 //! ```text
-//! Pending -> subscriber added, publications wait -> history read -> reply, what waited, live -> presence, join
+//! Pending -> subscriber added, publications wait -> history read -> presence -> Active, reply, what waited, live -> join
 //! ```
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use prost::Message as _;
 use crate::budget::{self, charge};
 use crate::channel_limits;
 use crate::channels::{Deltas, Start, Started};
-use crate::client::{Active, Client, Format, Subscription};
+use crate::client::{Active, Client, Format, Pending, Subscription};
 use crate::clock::seconds;
 use crate::config::{ChannelOptions, DeltaType, HubConfig, ProxyChoice};
 use crate::encoded;
@@ -21,6 +21,7 @@ use crate::history::{Position, Retention};
 use crate::hooks::{Refusal, SubscribeEvent, SubscribeGrant, copied};
 use crate::node::{Node, retention};
 use crate::opened::Opened;
+use crate::outbox::Later;
 use crate::protocol::{Encoding, ErrorCode, Reply, SubscribeRequest, SubscribeResult};
 use crate::proxy::{Caller, Headers};
 use crate::rights::{self, Decision, Grant, Operation, Requester, WithoutCallback};
@@ -57,8 +58,8 @@ struct Reserved {
     node: Arc<Node>,
     client: Arc<Client>,
     channel: Arc<str>,
-    /// That of its pending entry in the client's list.
-    number: u64,
+    /// Its entry in the client's list.
+    pending: Arc<Pending>,
     step: Step,
     /// Set if its end is reported to the backend.
     opened: Option<Opened>,
@@ -72,7 +73,7 @@ enum Step {
     Added { key: usize },
     /// The engine follows the channel, too.
     Followed { key: usize },
-    /// Nothing: the subscription is established, or the server has ended it.
+    /// Nothing: the subscriber has started.
     Done,
 }
 
@@ -90,8 +91,12 @@ impl Drop for Reserved {
         }
         if !matches!(self.step, Step::Done) {
             let mut subscriptions = lock(&self.client.subscriptions);
-            if subscriptions.get(&self.channel) == Some(&Subscription::Pending(self.number)) {
+            if subscriptions.get(&self.channel).is_some_and(|one| one.is(&self.pending)) {
                 subscriptions.remove(&self.channel);
+            }
+            drop(subscriptions);
+            if self.pending.listed.get().is_some() {
+                self.node.unlist(&self.channel, &self.client);
             }
         }
     }
@@ -134,7 +139,7 @@ pub(crate) async fn subscribe(
     if request.granted.is_none() {
         node.changes_made(name, client).await;
     }
-    let number = node.begin_subscribe();
+    let pending = Arc::<Pending>::default();
     {
         let mut subscriptions = lock(&client.subscriptions);
         // `Node::leave_all` ends the outbox before it takes the list, so that nothing is added afterwards.
@@ -147,10 +152,10 @@ pub(crate) async fn subscribe(
         if subscriptions.len() >= config.client.channels_max {
             return Err(ErrorCode::LimitExceeded.into());
         }
-        subscriptions.insert(name.into(), Subscription::Pending(number));
+        subscriptions.insert(name.into(), Subscription::Pending(pending.clone()));
     }
     let (node, client) = (node.clone(), client.clone());
-    let reserved = Reserved { node, client, channel: name.into(), number, step: Step::Listed, opened: None };
+    let reserved = Reserved { node, client, channel: name.into(), pending, step: Step::Listed, opened: None };
     let mut grant = authorise(&reserved.node, &reserved.client, &request).await?;
     let mut options = reserved.node.options(&reserved.channel).ok_or(ErrorCode::UnknownChannel)?;
     grant.overrides.apply(&mut options);
@@ -409,32 +414,35 @@ impl Established {
             (reserved.node.clone(), reserved.client.clone(), reserved.channel.clone());
         let key = active.key();
         client.note_subscription_expiry(active.expires_at());
-        {
+        // Before the reply, so that a subscribed client is listed.
+        if active.presence {
+            let _ = reserved.pending.listed.set(active.info());
+            if let Err(error) = node.update_presence(&channel, &client).await {
+                node.note_engine_failure(&channel, &error, "presence was not added");
+            }
+        }
+        let on_slow = |pushed| node.note_pushed(pushed);
+        let replies = replies.iter().filter_map(|reply| client.encode(reply)).collect();
+        let mut later = Later::default();
+        let (started, unwritten) = {
             let mut subscriptions = lock(&client.subscriptions);
             // The connection ended, or the server API ended the subscription. There may be another one since.
-            if subscriptions.get(&channel) != Some(&Subscription::Pending(reserved.number)) {
+            if !subscriptions.get(&channel).is_some_and(|one| one.is(&reserved.pending)) {
                 return false;
             }
             active.set_opened(reserved.opened.take());
             // With the name that all subscribers of the channel share.
             subscriptions.insert(channel.clone(), Subscription::Active(active));
-        }
-        reserved.step = Step::Done;
-        // Before the reply, so that a subscribed client is listed.
-        if options.presence
-            && let Err(error) = node.update_presence(&channel, &client).await
-        {
-            node.note_engine_failure(&channel, &error, "presence was not added");
-        }
-        let on_slow = |pushed| node.note_pushed(pushed);
-        let replies = replies.iter().filter_map(|reply| client.encode(reply)).collect();
-        let (started, unwritten) = node.channels.start(&channel, &client, key, start, replies, &on_slow);
+            reserved.step = Step::Done;
+            // Before the subscription can be ended: the key may belong to another subscriber afterwards.
+            node.channels.start(&channel, key, start, replies, &on_slow, &mut later)
+        };
+        drop(later);
         node.write_later(unwritten);
         match started {
             Started::Following if options.join_leave => node.join(&channel, &client, key),
             Started::Following => {}
             Started::Gap => node.lose_position(&channel, &client),
-            Started::Removed => return false,
         }
         true
     }

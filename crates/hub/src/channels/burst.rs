@@ -471,9 +471,10 @@ mod tests {
         }
 
         fn start(&mut self, member: usize) {
-            let Member { client, key, start, .. } = &self.members[member];
+            let Member { key, start, .. } = &self.members[member];
             let on_slow = |_| self.slow.set(self.slow.get() + 1);
-            let _ = self.channels.start("x", client, *key, start.clone(), Vec::new(), &on_slow);
+            let _ =
+                self.channels.start("x", *key, start.clone(), Vec::new(), &on_slow, &mut Later::default());
         }
 
         fn fan_out(&mut self) {
@@ -558,7 +559,7 @@ mod tests {
             let (_, key) = channels.add("x", client.clone(), true);
             let position = Some(Position { offset: 0, epoch: "e".into() });
             let start = Start { position, deltas: Deltas::NoBase, ..Start::default() };
-            let _ = channels.start("x", &client, key, start, Vec::new(), &|_| {});
+            let _ = channels.start("x", key, start, Vec::new(), &|_| {}, &mut Later::default());
             key
         });
         let publish = |offset: u64| {

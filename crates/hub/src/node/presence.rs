@@ -1,12 +1,11 @@
 //! The presence of a node's clients in the engine.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use super::Node;
-use crate::client::{Client, Subscription};
+use crate::client::Client;
 use crate::concurrently::concurrently;
 use crate::engine::{EngineError, PRESENCE_REFRESH};
-use crate::shards::lock;
 
 /// The maximum number of concurrent refreshes of presence.
 const REFRESHES_MAX: usize = 64;
@@ -38,19 +37,15 @@ pub(super) async fn refresh_presence(node: Weak<Node>) {
         ticks.tick().await;
         let Some(node) = node.upgrade() else { return };
         let refreshes = node.all_clients().into_iter().flat_map(|client| {
-            let subscriptions = lock(&client.subscriptions);
-            let listed = subscriptions.iter().filter_map(|(channel, subscription)| match subscription {
-                Subscription::Active(active) if active.presence => {
-                    let (node, client, channel) = (node.clone(), client.clone(), channel.clone());
-                    Some(async move {
-                        if let Err(error) = node.update_presence(&channel, &client).await {
-                            node.note_engine_failure(&channel, &error, "presence was not refreshed");
-                        }
-                    })
+            let refresh = |channel: Arc<str>| {
+                let (node, client) = (node.clone(), client.clone());
+                async move {
+                    if let Err(error) = node.update_presence(&channel, &client).await {
+                        node.note_engine_failure(&channel, &error, "presence was not refreshed");
+                    }
                 }
-                _ => None,
-            });
-            listed.collect::<Vec<_>>()
+            };
+            client.listed_in().into_iter().map(refresh).collect::<Vec<_>>()
         });
         concurrently(REFRESHES_MAX, refreshes).await;
     }

@@ -1,6 +1,5 @@
 //! The subscriptions of a node's connections: how they end, and what follows from that in its order.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use super::Node;
@@ -14,11 +13,6 @@ use crate::protocol::{Disconnect, ErrorCode, Push, UnsubscribeCode, UnsubscribeP
 use crate::shards::lock;
 
 impl Node {
-    /// A number for a subscription that is being established.
-    pub(crate) fn begin_subscribe(&self) -> u64 {
-        self.subscribes.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// The record of a connection or subscription that is about to open; `None` if its end is not reported.
     pub(crate) fn prepare(&self, client: &Client, channel: Option<&str>) -> Option<Opened> {
         self.settings().proxies.events.as_ref()?;
@@ -44,16 +38,25 @@ impl Node {
         self.engine.unsubscribe(channel);
     }
 
+    /// Removes from presence what a subscription has added that was given up before it started.
+    pub(crate) fn unlist(&self, channel: &str, client: &Arc<Client>) {
+        self.change(lock(&self.changes), channel, client, Change::Unlist);
+    }
+
     /// Informs the other subscribers of the end of a subscription. It may be done twice. Returns what it has cost.
     async fn leave(&self, channel: &str, client: &Client, active: &Active) -> usize {
-        if active.presence
-            && let Err(error) = self.update_presence(channel, client).await
-        {
-            self.note_engine_failure(channel, &error, "presence was not removed");
+        if active.presence {
+            self.remove_presence(channel, client).await;
         }
         match active.announced {
             true => self.announce(channel, Membership::Leave(client.info(active.info()))).await,
             false => 0,
+        }
+    }
+
+    async fn remove_presence(&self, channel: &str, client: &Client) {
+        if let Err(error) = self.update_presence(channel, client).await {
+            self.note_engine_failure(channel, &error, "presence was not removed");
         }
     }
 
@@ -233,6 +236,7 @@ impl Making {
                     subscribe_from_server(node, client, channel, is_cancelled).await;
                 }
                 Change::Join(info) => cost += node.announce(channel, Membership::Join(info.clone())).await,
+                Change::Unlist => node.remove_presence(channel, client).await,
                 Change::Leave(active) => cost += node.leave(channel, client, active).await,
                 Change::Made(waiting) => {
                     if let Some(waiting) = waiting.take() {

@@ -26,6 +26,7 @@ pub(super) struct Faults {
 impl Faults {
     pub(super) const NONE: Self = Self { failure: 0, delay: 0, loss: 0, repetition: 0 };
     pub(super) const MANY: Self = Self { failure: 5, delay: 30, loss: 3, repetition: 3 };
+    pub(super) const SLOW: Self = Self { delay: 100, ..Self::NONE };
 }
 
 /// An engine that fails and delays at random.
