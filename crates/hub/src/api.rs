@@ -401,12 +401,14 @@ impl Hub {
             let counted = self.0.engine().presence_stats(channel).await;
             return Ok(raw(&counted.map_err(|error| self.failed("count clients", channel, &error))?));
         }
-        let clients = self.0.engine().presence(channel).await;
+        let too_long = || Failure::TooLong("too many clients for a reply; presence_stats counts them");
+        let mut lists = room.lists.lock().await;
+        let clients = self.0.engine().presence(channel, lists.len_max).await;
         let clients = clients.map_err(|error| self.failed("list clients", channel, &error))?;
+        let clients = clients.ok_or_else(too_long)?;
         let by_id: BTreeMap<&str, &ClientInfo> =
             clients.iter().map(|info| (&*info.client, &**info)).collect();
-        let list = room.lists.lock().await.make("presence", &by_id).await;
-        list.ok_or(Failure::TooLong("too many clients for a reply; presence_stats counts them"))
+        lists.make("presence", &by_id).await.ok_or_else(too_long)
     }
 
     async fn api_history(&self, request: Channel, len_max: usize) -> Result<Box<RawValue>, Failure> {

@@ -734,8 +734,12 @@ mod tests {
             self.memory.remove_presence(channel, client)
         }
 
-        fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
-            self.memory.presence(channel)
+        fn presence<'a>(
+            &'a self,
+            channel: &'a str,
+            len_max: usize,
+        ) -> EngineFuture<'a, Option<Vec<Arc<ClientInfo>>>> {
+            self.memory.presence(channel, len_max)
         }
 
         fn control(&self, control: Control) -> EngineFuture<'_, ()> {

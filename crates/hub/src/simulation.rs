@@ -107,7 +107,7 @@ async fn check_presence(hub: &Hub, model: &Model) {
     // All tasks are idle when this has passed.
     sleep(Duration::from_secs(1)).await;
     for channel in CHANNELS {
-        let presence = hub.0.engine().presence(channel).await.unwrap();
+        let presence = hub.0.engine().presence(channel, usize::MAX).await.unwrap().unwrap();
         let mut listed: Vec<_> = presence.iter().map(|info| info.client.clone()).collect();
         let subscribed = hub.0.all_clients().into_iter().filter_map(|client| client.presence_in(channel));
         let mut subscribed: Vec<_> = subscribed.map(|info| info.client).collect();
@@ -168,7 +168,7 @@ async fn a_subscription_that_is_given_up_leaves_nothing_behind() {
         let subscribing = async { established(&hub, &client).await.start(Vec::new()).await };
         let outcome = timeout(time, subscribing).await;
         sleep(Duration::from_secs(1)).await;
-        let listed = node.engine().presence("a").await.unwrap().len();
+        let listed = node.engine().presence("a", usize::MAX).await.unwrap().unwrap().len();
         let expected = usize::from(outcome.is_ok());
         started += expected;
         let subscriptions = lock(&client.subscriptions).len();

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::event_queue::MemoryQueue;
 use super::logs::{Decision, Logs};
 use super::{
-    Control, Delivery, Engine, EngineError, EngineFuture, EventQueue, Maintaining, Membership, within,
+    Control, Delivery, Engine, EngineError, EngineFuture, EventQueue, Maintaining, Membership, room_after,
+    within,
 };
 use crate::budget::charge;
 use crate::clock::Clock;
@@ -77,10 +78,16 @@ impl MemoryEngine {
         }
     }
 
-    /// The clients of a channel, which are not copied while they are locked.
-    fn present(&self, channel: &str) -> Vec<Arc<ClientInfo>> {
+    /// The clients of a channel, which are not copied while they are locked; `None` if they have more than `len_max` bytes.
+    fn present(&self, channel: &str, len_max: usize) -> Option<Vec<Arc<ClientInfo>>> {
         let shard = self.presence.lock(channel);
-        shard.get(channel).map(|clients| clients.values().cloned().collect()).unwrap_or_default()
+        let Some(clients) = shard.get(channel) else { return Some(Vec::new()) };
+        let mut room = len_max;
+        let within = clients.values().map(|client| {
+            room = room_after(room, client)?;
+            Some(client.clone())
+        });
+        within.collect()
     }
 
     /// Drops what was decided, unless the history has changed since.
@@ -213,12 +220,16 @@ impl Engine for MemoryEngine {
         ready(Ok(()))
     }
 
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
-        ready(Ok(self.present(channel)))
+    fn presence<'a>(
+        &'a self,
+        channel: &'a str,
+        len_max: usize,
+    ) -> EngineFuture<'a, Option<Vec<Arc<ClientInfo>>>> {
+        ready(Ok(self.present(channel, len_max)))
     }
 
     fn presence_stats<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, PresenceStatsResult> {
-        ready(Ok(super::count(&self.present(channel))))
+        ready(Ok(super::count(&self.present(channel, usize::MAX).unwrap_or_default())))
     }
 
     fn control(&self, control: Control) -> EngineFuture<'_, ()> {

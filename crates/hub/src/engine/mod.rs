@@ -22,6 +22,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use prost::Message as _;
 use serde::{Deserialize, Serialize};
 
 use crate::budget::{self, charge};
@@ -326,12 +327,17 @@ pub trait Engine: Send + Sync + 'static {
     /// Removes a client from a channel's presence.
     fn remove_presence<'a>(&'a self, channel: &'a str, client: &'a str) -> EngineFuture<'a, ()>;
 
-    /// Returns the clients of a channel, on every node.
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>>;
+    /// Returns the clients of a channel, on every node; `None` if their ids and infos have more than `len_max` bytes. No more than that and
+    /// one further is read at once.
+    fn presence<'a>(
+        &'a self,
+        channel: &'a str,
+        len_max: usize,
+    ) -> EngineFuture<'a, Option<Vec<Arc<ClientInfo>>>>;
 
     /// Counts the clients and the users of a channel, on every node.
     fn presence_stats<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, PresenceStatsResult> {
-        Box::pin(async move { Ok(count(&self.presence(channel).await?)) })
+        Box::pin(async move { Ok(count(&self.presence(channel, usize::MAX).await?.unwrap_or_default())) })
     }
 
     /// Executes a command of the server API on every node. Returns when it is stored: a node that is cut off executes it when it is
@@ -405,6 +411,11 @@ pub(crate) async fn within(mut recovery: Recovery, len_max: usize) -> Recovery {
 fn checked_prefix(prefix: &str) -> Result<&str, EngineError> {
     crate::config::check_prefix(prefix).map_err(|error| EngineError::Refused(error.to_string()))?;
     Ok(prefix)
+}
+
+/// The room that is left for clients after this one; `None` if it does not fit.
+fn room_after(room: usize, client: &ClientInfo) -> Option<usize> {
+    room.checked_sub(client.client.len() + client.encoded_len())
 }
 
 /// Counts clients, and the different users among them.

@@ -461,13 +461,17 @@ impl Engine for NatsEngine {
         })
     }
 
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
+    fn presence<'a>(
+        &'a self,
+        channel: &'a str,
+        len_max: usize,
+    ) -> EngineFuture<'a, Option<Vec<Arc<ClientInfo>>>> {
         Box::pin(async move {
             if !self.nats.is_connected() {
-                return self.local.presence(channel).await;
+                return self.local.presence(channel, len_max).await;
             }
             let bucket = self.bucket().await?;
-            self.checked(&bucket, presence::list(&self.nats, &bucket, channel).await)
+            self.checked(&bucket, presence::list(&self.nats, &bucket, channel, len_max).await)
         })
     }
 

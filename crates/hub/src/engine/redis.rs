@@ -230,10 +230,15 @@ impl Engine for RedisEngine {
         Box::pin(script::remove_presence(&self.connection, channel, client))
     }
 
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
+    fn presence<'a>(
+        &'a self,
+        channel: &'a str,
+        len_max: usize,
+    ) -> EngineFuture<'a, Option<Vec<Arc<ClientInfo>>>> {
         Box::pin(async move {
-            let infos = script::presence(&self.connection, channel).await?;
-            Ok(infos.iter().filter_map(|info| ClientInfo::decode(&**info).ok().map(Arc::new)).collect())
+            let infos = script::presence(&self.connection, channel, len_max).await?;
+            let decoded = |info: Vec<u8>| ClientInfo::decode(&*info).ok().map(Arc::new);
+            Ok(infos.map(|infos| infos.into_iter().filter_map(decoded).collect()))
         })
     }
 

@@ -624,7 +624,7 @@ fn subscriptions_end_after_the_first_runtime_has_ended() {
         assert!(subscribe(node, client, request).await.unwrap().start(Vec::new()).await);
     };
     let is_empty = async || {
-        let listed = node.engine().presence("a").await.unwrap().len();
+        let listed = node.engine().presence("a", usize::MAX).await.unwrap().unwrap().len();
         (listed, node.channels.len(), lock(&node.changes).is_empty()) == (0, 0, true)
     };
     let client = second.block_on(async {

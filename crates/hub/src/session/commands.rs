@@ -204,15 +204,16 @@ impl Session {
 
     async fn presence(&self, channel: &str) -> Result<PresenceResult, Refusal> {
         self.check(channel, Operation::Presence)?;
-        let clients = self.node.engine().presence(channel).await;
+        let len_max = reply_len_max(&self.node.settings().config);
+        let clients = self.node.engine().presence(channel, len_max).await;
         let clients = clients.map_err(|error| self.failed(channel, &error, "presence was not read"))?;
-        charge(clients.len() / READ_PER_UNIT).await;
-        let len: usize = clients.iter().map(|info| info.client.len() + info.encoded_len()).sum();
-        if len > reply_len_max(&self.node.settings().config) {
+        let Some(clients) = clients else {
+            charge(len_max / BYTES_PER_UNIT).await;
             let message = "too many clients for a reply; presence_stats counts them".into();
             return Err(Refusal { message, ..ErrorCode::LimitExceeded.into() });
-        }
-        charge(len / BYTES_PER_UNIT).await;
+        };
+        let len: usize = clients.iter().map(|info| info.client.len() + info.encoded_len()).sum();
+        charge(clients.len() / READ_PER_UNIT + len / BYTES_PER_UNIT).await;
         let clients = clients.into_iter().map(Arc::unwrap_or_clone);
         Ok(PresenceResult { presence: clients.map(|info| (info.client.clone(), info)).collect() })
     }

@@ -293,7 +293,7 @@ async fn the_hub_keeps_no_bytes_of_the_application() {
     assert_eq!(dropped.load(Ordering::Relaxed), 6);
     let history = node.history("a", &HistoryQuery::default()).await.unwrap().unwrap();
     assert_eq!(history.publications.len(), 2);
-    assert_eq!(node.engine().presence("a").await.unwrap()[0].chan_info, "7");
+    assert_eq!(node.engine().presence("a", usize::MAX).await.unwrap().unwrap()[0].chan_info, "7");
 }
 
 /// Takes the messages in a client's outbox.
@@ -451,7 +451,7 @@ async fn no_turn_to_verify_is_held_while_a_command_waits() {
     assert_eq!(client.info(Bytes::new()).conn_info, newest);
     // Presence has it later, in each channel.
     for channel in client.listed_in() {
-        while node.engine().presence(&channel).await.unwrap()[0].conn_info != newest {
+        while node.engine().presence(&channel, usize::MAX).await.unwrap().unwrap()[0].conn_info != newest {
             tokio::task::yield_now().await;
         }
     }

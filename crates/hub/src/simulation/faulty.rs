@@ -220,8 +220,12 @@ impl<E: Engine> Engine for FaultyEngine<E> {
         })
     }
 
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
-        self.inner.presence(channel)
+    fn presence<'a>(
+        &'a self,
+        channel: &'a str,
+        len_max: usize,
+    ) -> EngineFuture<'a, Option<Vec<Arc<ClientInfo>>>> {
+        self.inner.presence(channel, len_max)
     }
 
     fn control(&self, control: Control) -> EngineFuture<'_, ()> {

@@ -122,7 +122,7 @@ mod tests {
         runtime().block_on(async {
             node.start();
             let left = async {
-                while !node.engine().presence("a").await.unwrap().is_empty() {
+                while !node.engine().presence("a", usize::MAX).await.unwrap().unwrap().is_empty() {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             };

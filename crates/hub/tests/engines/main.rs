@@ -282,8 +282,23 @@ async fn presence_is_complete_after_many_have_left(one: &dyn Engine, two: &dyn E
         one.remove_presence("crowd", &number.to_string()).await.unwrap();
     }
     one.add_presence("crowd", &info(1_001)).await.unwrap();
-    assert_eq!(two.presence("crowd").await.unwrap(), [info(1_001).into()]);
+    assert_eq!(two.presence("crowd", usize::MAX).await.unwrap().unwrap(), [info(1_001).into()]);
     one.remove_presence("crowd", "1001").await.unwrap();
+}
+
+/// More clients than are read at once, and long ones.
+async fn presence_is_read_up_to_a_length(one: &dyn Engine, two: &dyn Engine) {
+    let mut len = 0;
+    for number in 0..150 {
+        let conn_info = format!("\"{}\"", "x".repeat(if number < 5 { 10_000 } else { 0 })).into();
+        let info = ClientInfo { client: number.to_string(), conn_info, ..ClientInfo::default() };
+        len += info.client.len() + prost::Message::encoded_len(&info);
+        one.add_presence("long", &info).await.unwrap();
+    }
+    for (len_max, expected) in [(len - 1, None), (len, Some(150)), (usize::MAX, Some(150)), (0, None)] {
+        assert_eq!(two.presence("long", len_max).await.unwrap().map(|all| all.len()), expected, "{len_max}");
+    }
+    assert_eq!(two.presence("empty", 0).await.unwrap().map(|all| all.len()), Some(0));
 }
 
 /// `one` and `two` are two nodes of a cluster, or the same node.
@@ -399,10 +414,11 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
 
     one.add_presence("a", &info).await.unwrap();
     two.add_presence("a", &ClientInfo { client: "second".into(), ..info.clone() }).await.unwrap();
-    assert_eq!(two.presence("a").await.unwrap().len(), 2);
+    assert_eq!(two.presence("a", usize::MAX).await.unwrap().unwrap().len(), 2);
     two.remove_presence("a", "second").await.unwrap();
-    assert_eq!(one.presence("a").await.unwrap(), [info.into()]);
-    assert!(one.presence("b").await.unwrap().is_empty());
+    presence_is_read_up_to_a_length(one, two).await;
+    assert_eq!(one.presence("a", usize::MAX).await.unwrap().unwrap(), [info.into()]);
+    assert!(one.presence("b", usize::MAX).await.unwrap().unwrap().is_empty());
 
     // To one node, and to no other.
     if let (Some(from), Some(to)) = (one.node_name(), two.node_name()) {
@@ -584,7 +600,7 @@ async fn apart(one: &dyn Engine, other: &dyn Engine) {
         let events = recorder.until(|events| events.contains(&last)).await;
         assert!(!format!("{events:?}").contains(theirs), "{events:?}");
         assert_eq!(history(engine, "a", HistoryQuery::default()).await, [&*own, "last"]);
-        assert_eq!(engine.presence("a").await.unwrap().len(), 1);
+        assert_eq!(engine.presence("a", usize::MAX).await.unwrap().unwrap().len(), 1);
         assert!(!engine.peers().iter().any(|peer| peer == theirs));
         let taken: Vec<_> = engine.events().unwrap().take(10).await.unwrap();
         assert_eq!(taken.iter().map(|event| &event.event[..]).collect::<Vec<_>>(), [own.as_bytes()]);

@@ -386,9 +386,13 @@ impl Engine for RelayEngine {
         Box::pin(self.ask(async move |engine| engine.remove_presence(&channel, &client).await))
     }
 
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
+    fn presence<'a>(
+        &'a self,
+        channel: &'a str,
+        len_max: usize,
+    ) -> EngineFuture<'a, Option<Vec<Arc<ClientInfo>>>> {
         let channel = channel.to_owned();
-        Box::pin(self.ask(async move |engine| engine.presence(&channel).await))
+        Box::pin(self.ask(async move |engine| engine.presence(&channel, len_max).await))
     }
 
     fn control(&self, control: Control) -> EngineFuture<'_, ()> {

@@ -286,8 +286,12 @@ impl Engine for DiskEngine {
         self.memory.remove_presence(channel, client)
     }
 
-    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<Arc<ClientInfo>>> {
-        self.memory.presence(channel)
+    fn presence<'a>(
+        &'a self,
+        channel: &'a str,
+        len_max: usize,
+    ) -> EngineFuture<'a, Option<Vec<Arc<ClientInfo>>>> {
+        self.memory.presence(channel, len_max)
     }
 
     fn presence_stats<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, PresenceStatsResult> {

@@ -9,7 +9,7 @@ use super::history::{self, From};
 use super::names::encoded;
 use super::streams::Nats;
 use super::unavailable;
-use crate::engine::{EngineError, PRESENCE_REFRESH};
+use crate::engine::{EngineError, PRESENCE_REFRESH, room_after};
 use crate::protocol::ClientInfo;
 
 /// The key of a client.
@@ -28,22 +28,27 @@ pub(super) async fn bucket(nats: &Nats) -> Result<kv::Store, EngineError> {
     nats.jetstream.create_or_update_key_value(config).await.map_err(unavailable)
 }
 
-/// The clients of a channel.
+/// The clients of a channel; `None` if they have more than `len_max` bytes.
 pub(super) async fn list(
     nats: &Nats,
     bucket: &kv::Store,
     channel: &str,
-) -> Result<Vec<Arc<ClientInfo>>, EngineError> {
+    len_max: usize,
+) -> Result<Option<Vec<Arc<ClientInfo>>>, EngineError> {
     let stream = &bucket.stream.cached_info().config.name;
     let keys = format!("$KV.{}.{}.*", bucket.name, encoded(channel));
-    let (mut clients, mut from) = (Vec::new(), 1);
+    let (mut clients, mut room, mut from) = (Vec::new(), len_max, 1);
     loop {
-        let batch = history::batch(nats, stream, &keys, From::Sequence(from), usize::MAX, None).await?;
+        let batch = history::batch(nats, stream, &keys, From::Sequence(from), usize::MAX, Some(room)).await?;
         let (last, has_more) = (batch.last(), batch.has_more());
-        clients.extend(batch.into_payloads().filter_map(|info| ClientInfo::decode(info).ok().map(Arc::new)));
+        for info in batch.into_payloads().filter_map(|info| ClientInfo::decode(info).ok()) {
+            let Some(left) = room_after(room, &info) else { return Ok(None) };
+            room = left;
+            clients.push(Arc::new(info));
+        }
         match last {
             Some(last) if has_more => from = last + 1,
-            _ => return Ok(clients),
+            _ => return Ok(Some(clients)),
         }
     }
 }

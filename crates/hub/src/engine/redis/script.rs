@@ -157,14 +157,26 @@ static REMOVE_PRESENCE: LazyLock<Script> = LazyLock::new(|| {
     Script::new("redis.call('HDEL', KEYS[1], ARGV[1])\nredis.call('ZREM', KEYS[2], ARGV[1])\nreturn 1")
 });
 
-/// KEYS: infos, expiries.
+/// False if clients and infos have more bytes than the limit.
+/// KEYS: infos, expiries. ARGV: the limit.
 static PRESENCE: LazyLock<Script> = LazyLock::new(|| {
     let presence = r"
 for _, client in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do
   redis.call('HDEL', KEYS[1], client)
   redis.call('ZREM', KEYS[2], client)
 end
-return redis.call('HVALS', KEYS[1])";
+local infos, room = {}, tonumber(ARGV[1])
+for first = 0, redis.call('ZCARD', KEYS[2]) - 1, 100 do
+  local clients = redis.call('ZRANGE', KEYS[2], first, first + 99)
+  for i, info in ipairs(redis.call('HMGET', KEYS[1], unpack(clients))) do
+    if info then
+      room = room - #clients[i] - #info
+      if room < 0 then return false end
+      infos[#infos + 1] = info
+    end
+  end
+end
+return infos";
     Script::new(&format!("{NOW}{presence}"))
 });
 
@@ -366,9 +378,13 @@ pub(super) async fn remove_presence(
     connection.invoke(&script).await
 }
 
-/// The encoded infos of the clients of a channel.
-pub(super) async fn presence(connection: &Connection, channel: &str) -> Result<Vec<Vec<u8>>, EngineError> {
+/// The encoded infos of the clients of a channel; `None` if they and the names of the clients have more than `len_max` bytes.
+pub(super) async fn presence(
+    connection: &Connection,
+    channel: &str,
+    len_max: usize,
+) -> Result<Option<Vec<Vec<u8>>>, EngineError> {
     let mut script = PRESENCE.prepare_invoke();
-    script.key(connection.names.key(channel, "ph")).key(connection.names.key(channel, "pz"));
+    script.key(connection.names.key(channel, "ph")).key(connection.names.key(channel, "pz")).arg(len_max);
     connection.invoke(&script).await
 }
