@@ -23,7 +23,7 @@ mod presence;
 mod streams;
 mod try_cell;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -87,8 +87,8 @@ pub struct NatsEngine {
     present: Status,
     /// Of what is open, and of the queue of events.
     reported: Status,
-    /// Set when a connection to NATS is established again.
-    reconnected: Arc<AtomicBool>,
+    /// The connection at the last maintenance.
+    connection: AtomicU64,
 }
 
 impl std::fmt::Debug for NatsEngine {
@@ -160,8 +160,6 @@ impl NatsEngine {
     pub async fn connect_with_prefix(urls: &str, prefix: &str) -> Result<Self, EngineError> {
         let names = Names::new(super::checked_prefix(prefix)?);
         let name = token();
-        let reconnected = Arc::new(AtomicBool::new(false));
-        let connected = reconnected.clone();
         let (clock, warnings) = (Clock::new(), WarningLimit::default());
         let options = async_nats::ConnectOptions::new()
             .name(format!("wireloom-{name}"))
@@ -171,10 +169,7 @@ impl NatsEngine {
             .request_timeout(Some(Duration::from_secs(5)))
             .event_callback(move |event| {
                 match event {
-                    Event::Connected => {
-                        connected.store(true, Ordering::Relaxed);
-                        info!("connected to NATS");
-                    }
+                    Event::Connected => info!("connected to NATS"),
                     Event::Disconnected => {
                         warn!("the connection to NATS is lost; subscribers of this node go on")
                     }
@@ -215,7 +210,7 @@ impl NatsEngine {
             stored: Status::default(),
             present: Status::default(),
             reported: Status::default(),
-            reconnected,
+            connection: AtomicU64::default(),
         };
         commands::follow(&engine).await?;
         Ok(engine)
@@ -418,7 +413,7 @@ impl Engine for NatsEngine {
         Box::pin(async move {
             let recovery = history::recover(&self.nats, channel, since, mode, retention, len_max).await?;
             if let Some(follower) = self.follower(channel) {
-                follower.follow_from(&recovery.position).await;
+                follower.follow_from(&recovery.position, &self.nats).await;
             }
             Ok(within(recovery, len_max).await)
         })
@@ -518,7 +513,8 @@ impl Engine for NatsEngine {
 
     fn maintain(&self) -> Maintaining<'_> {
         Box::pin(async {
-            let reconnected = self.reconnected.swap(false, Ordering::Relaxed);
+            let connection = self.nats.connection();
+            let reconnected = self.connection.swap(connection, Ordering::Relaxed) != connection;
             let tick = self.ticks.fetch_add(1, Ordering::Relaxed);
             if reconnected {
                 self.presence.forget();

@@ -226,6 +226,34 @@ impl Delivery for Held {
     }
 }
 
+/// The stream has dropped what was published during the cut, and the next publication arrives before the history is compared.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_of_nats_that_is_longer_than_positions_are_kept_is_reported() {
+    let Some(nats) = Nats::start() else { return };
+    let link = Link::to(nats.port).await;
+    let (near, far) = (nats_engine(nats.port).await, nats_engine(link.port).await);
+    let (recorder, _near) = (started(&far), started(&near));
+    far.subscribe("a").await.unwrap();
+    far.recover("a", None, RecoveryMode::Stream, KEEP, usize::MAX).await.unwrap();
+    let first = publish(&near, "a", "first").await;
+    recorder
+        .until(|events| events.contains(&Event::Published("a".into(), first.clone(), "first".into())))
+        .await;
+    let is_connected = async || far.publish("probe", publication("1"), Some(KEEP), "").await.is_ok();
+    link.set(LinkState::Cut);
+    until(async || !is_connected().await).await;
+    publish(&near, "a", "missed").await;
+    let raw = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
+    let stream = async_nats::jetstream::new(raw).get_stream("wl_n").await.unwrap();
+    // As if it had expired.
+    stream.purge().await.unwrap();
+    link.set(LinkState::Clear);
+    until(is_connected).await;
+    publish(&near, "a", "next").await;
+    let events = recorder.until(|events| events.len() > 1).await;
+    assert_eq!(events[1], Event::Lost("a".into()));
+}
+
 /// A node holds only a part of what arrives faster than it delivers. It reads the others, also when nothing comes after them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_arrives_faster_than_it_is_delivered_is_read_again() {

@@ -40,6 +40,9 @@ struct Cursor {
     delivered: u64,
     /// Whether the rest is delivered in parts: subscribers with a position recover it themselves.
     is_in_parts: bool,
+    /// The connection to NATS on which the history was last compared. Before the comparison on a later one, more may be missing than the
+    /// stream still has.
+    connection: u64,
 }
 
 /// A publication that the stream's server has republished.
@@ -59,12 +62,13 @@ impl Follower {
     }
 
     /// Follows from this position on: a subscriber starts there, and must not miss any later publication.
-    pub(super) async fn follow_from(&self, position: &Position) {
+    pub(super) async fn follow_from(&self, position: &Position, nats: &Nats) {
         self.cursor.lock().await.get_or_insert_with(|| Cursor {
             epoch: position.epoch.clone(),
             complete: position.offset,
             delivered: 0,
             is_in_parts: false,
+            connection: nats.connection(),
         });
     }
 
@@ -189,15 +193,20 @@ impl Follower {
                 // Earlier commands of the new history are executed, too.
                 let complete = if is_lost && self.channel == COMMANDS { 0 } else { live.previous };
                 let epoch = live.epoch.to_owned();
-                other.insert(Cursor { epoch, complete, delivered: 0, is_in_parts: false })
+                let connection = nats.connection();
+                other.insert(Cursor { epoch, complete, delivered: 0, is_in_parts: false, connection })
             }
         };
         if live.sequence <= at.delivered {
             return Ok(false);
         }
+        let is_missing = match live.previous {
+            0 => at.connection != nats.connection(),
+            previous => previous > at.complete,
+        };
         if let Some(retention) = live.retention
             && live.sequence > at.complete
-            && live.previous > at.complete
+            && is_missing
         {
             if self.read_missing(nats, delivery, at, retention).await? {
                 return Ok(true);
@@ -239,6 +248,7 @@ impl Follower {
         at: &mut Cursor,
         retention: Retention,
     ) -> Result<bool, EngineError> {
+        let connection = nats.connection();
         let since = Position { offset: at.complete, epoch: at.epoch.clone() };
         let CatchUp { count_max, len_max } = CatchUp::new(delivery, &self.channel);
         let limits = Limits { count: count_max, len: len_max };
@@ -271,6 +281,7 @@ impl Follower {
         at.complete = position.offset;
         at.epoch = position.epoch;
         at.is_in_parts = caught_up == CaughtUp::Part;
+        at.connection = connection;
         Ok(at.is_in_parts)
     }
 }

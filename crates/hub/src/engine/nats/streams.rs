@@ -170,6 +170,11 @@ impl Nats {
         Ok(())
     }
 
+    /// The number of the connection, or of the last one.
+    pub(super) fn connection(&self) -> u64 {
+        self.client.statistics().connects.load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_connected(&self) -> bool {
         self.client.connection_state() == connection::State::Connected
     }
