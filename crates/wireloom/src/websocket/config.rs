@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use wireloom_ws::Keepalive;
@@ -78,16 +78,24 @@ thread_local! {
     static KEPT: Kept<WebSocketConfig> = const { RefCell::new(VecDeque::new()) };
 }
 
+/// One that is shared already, if it is equal.
+fn shared(config: WebSocketConfig) -> Arc<WebSocketConfig> {
+    if config == **DEFAULT { DEFAULT.clone() } else { interned(config, &KEPT) }
+}
+
+/// The default configuration, which all WebSockets that have no other share.
+static DEFAULT: LazyLock<Arc<WebSocketConfig>> = LazyLock::new(Arc::default);
+
 impl Default for SharedConfig {
     fn default() -> Self {
-        WebSocketConfig::default().into()
+        Self { config: DEFAULT.clone(), observer: None }
     }
 }
 
 impl From<WebSocketConfig> for SharedConfig {
     fn from(mut config: WebSocketConfig) -> Self {
         let observer = config.observer.take();
-        Self { config: interned(config, &KEPT), observer }
+        Self { config: shared(config), observer }
     }
 }
 
@@ -148,5 +156,7 @@ mod tests {
         let config = || WebSocketConfig { io_uring: IoUring::Off, ..WebSocketConfig::default() };
         let [one, other] = [config(), config()].map(|config| SharedConfig::from(config).config);
         assert!(Arc::ptr_eq(&one, &other) && *one == config());
+        let default = SharedConfig::from(WebSocketConfig::default()).config;
+        assert_eq!(*default, WebSocketConfig::default());
     }
 }
