@@ -1,6 +1,7 @@
 //! Connections that are lost and opened again, and the messages that may be lost with them.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -226,6 +227,42 @@ async fn does_not_reconnect_after_a_final_close_code() {
     let mut socket = Connector::new().reconnecting(format!("ws://{at}/4001"), policy);
     connected(&mut socket).await;
     assert!(lost(&mut socket).await.retry_in.is_some());
+}
+
+// A rolling deployment: for a moment nobody knows the path. Its clients were connected before, so they come back. Those that were never connected
+// have the wrong URL.
+#[tokio::test]
+async fn reconnects_after_a_refusal_that_was_final_for_the_first_connection() {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let at = server.local_addr().unwrap();
+    let requests = AtomicU32::new(0);
+    tokio::spawn(server.serve(move |request: Request| {
+        let response = match requests.fetch_add(1, Ordering::Relaxed) {
+            1 | 4 => Response::new(404),
+            2 => Response::text(200, "we will be back soon\n"),
+            _ => match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(async |mut socket| {
+                    let _ = socket.close(CloseCode::new(1012), "").await;
+                }),
+                Err(refusal) => refusal,
+            },
+        };
+        std::future::ready(response)
+    }));
+    let policy = ReconnectPolicy { delay_max: Duration::from_millis(20), ..quick() };
+    let mut socket = Connector::new().reconnecting(format!("ws://{at}/"), policy.clone());
+    assert!(connected(&mut socket).await.is_none());
+    assert!(lost(&mut socket).await.retry_in.is_some());
+    for expected in [404, 200] {
+        let ReconnectEvent::NotOpened { error: Error::Refused(response), .. } = step(&mut socket).await
+        else {
+            panic!("it is open")
+        };
+        assert_eq!(response.status(), expected);
+    }
+    assert!(connected(&mut socket).await.is_some());
+    let mut first = Connector::new().reconnecting(format!("ws://{at}/"), policy);
+    assert!(matches!(first.next().await, Err(Error::Refused(_))));
 }
 
 #[tokio::test]

@@ -216,7 +216,7 @@ async fn next_message(messages: &mut Option<Messages>) -> Option<Input> {
 
 fn describe_loss(loss: &Loss) -> String {
     let why = match &loss.reason {
-        LossReason::NotOpened(error) => error.to_string(),
+        LossReason::NotOpened(error) | LossReason::NotReopened(error) => error.to_string(),
         LossReason::Failed(error) => error.to_string(),
         LossReason::Closed(end) => format!("closed by the peer with {}", describe(end)),
         _ => "the connection is lost".into(),

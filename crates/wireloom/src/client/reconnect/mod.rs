@@ -311,12 +311,12 @@ impl Reconnecting {
                 Ok(ReconnectEvent::Connected(connected))
             }
             Err(error) => {
-                let reason = LossReason::NotOpened(error);
-                let retry_in = self.wait(&reason);
-                let LossReason::NotOpened(error) = reason else { return Err(WebSocketError::Closed.into()) };
-                retry_in
-                    .map(|retry_in| ReconnectEvent::NotOpened { error: error.clone(), retry_in })
-                    .ok_or(error)
+                let reason = match self.lost_at {
+                    None => LossReason::NotOpened(error.clone()),
+                    Some(_) => LossReason::NotReopened(error.clone()),
+                };
+                let retry_in = self.wait(&reason).ok_or_else(|| error.clone())?;
+                Ok(ReconnectEvent::NotOpened { error, retry_in })
             }
         }
     }

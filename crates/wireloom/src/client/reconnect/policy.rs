@@ -73,7 +73,10 @@ impl ReconnectPolicy {
         if self.attempts_max.is_some_and(|max| failed >= max) || !(self.retry.0)(reason) {
             return None;
         }
-        let bound = self.delay_first.saturating_mul(1 << failed.min(31)).min(self.delay_max);
+        let bound = match reason {
+            LossReason::NotReopened(error) if !is_temporary_error(error) => self.delay_max,
+            _ => self.delay_first.saturating_mul(1 << failed.min(31)).min(self.delay_max),
+        };
         let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
         let delay = ((u128::from(nanos) * u128::from(random)) >> 64) as u64;
         // Added to the server's `Retry-After`. Otherwise all of its clients would reconnect at the same time.
@@ -109,8 +112,10 @@ impl fmt::Debug for Retry {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The connection could not be opened.
+    /// The connection could not be opened. None was open before.
     NotOpened(Error),
+    /// The connection could not be opened again.
+    NotReopened(Error),
     /// The connection was closed with a closing handshake, or by this end because the peer broke a rule; the end has the code.
     Closed(End),
     /// The connection was lost, or the peer was silent.
@@ -125,23 +130,14 @@ impl LossReason {
     /// supported), instead of a WebSocket, and the close codes 1001 (going away), 1005 (none), 1011 (internal error), 1012 (restart),
     /// 1013 (try again later) and 1014 (bad gateway). It does not help after 1000, after protocol errors of either end (1002, 1003,
     /// 1007 to 1010), after codes of the application (3000 to 4999), nor when TLS, credentials or the URL are not accepted.
+    ///
+    /// Once a connection was open, the URL is right, and only credentials that are not accepted (401, 403 and 407) are final: a load balancer
+    /// may answer 404 while its servers restart, or present the wrong certificate. After what would have been final for the first connection the
+    /// bound on the delay is [`delay_max`](ReconnectPolicy::delay_max).
     pub fn is_temporary(&self) -> bool {
         match self {
-            Self::NotOpened(error) => match error {
-                Error::HostNotFound(_) | Error::ConnectTimeout | Error::HandshakeTimeout | Error::Io(_) => {
-                    true
-                }
-                Error::Http(error) => is_temporary_failure(error),
-                // The connection ended before the server's first byte, as that of one that restarts does. It may speak HTTP/2.
-                #[cfg(feature = "http2")]
-                Error::NoHttp2(None) => true,
-                Error::Refused(response) => is_temporary_status(response.status()),
-                Error::Proxy(ProxyError::Refused(status)) => is_temporary_status(*status),
-                // RFC 1928 §6: failures of the network.
-                Error::Proxy(ProxyError::Socks(code)) => matches!(code, 1 | 3..=6),
-                Error::Proxy(error) => *error == ProxyError::ConnectionLost,
-                _ => false,
-            },
+            Self::NotOpened(error) => is_temporary_error(error),
+            Self::NotReopened(error) => !is_refusal_of_credentials(error),
             Self::Closed(end) => match &end.cause {
                 Cause::Close { code, .. } => {
                     matches!(code.map(CloseCode::value), None | Some(1001 | 1011..=1014))
@@ -155,7 +151,10 @@ impl LossReason {
 
     /// The server's `Retry-After` (RFC 9110 §10.2.3).
     fn retry_after(&self) -> Duration {
-        let Self::NotOpened(Error::Refused(response)) = self else { return Duration::ZERO };
+        let (Self::NotOpened(Error::Refused(response)) | Self::NotReopened(Error::Refused(response))) = self
+        else {
+            return Duration::ZERO;
+        };
         let value = response.header("retry-after").and_then(|value| std::str::from_utf8(value).ok());
         let Some(value) = value else { return Duration::ZERO };
         let delay = if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -166,6 +165,32 @@ impl LossReason {
             date.and_then(|date| date.duration_since(SystemTime::now()).ok()).unwrap_or_default()
         };
         delay.min(RETRY_AFTER_MAX)
+    }
+}
+
+/// Whether a failure to open a connection says nothing about the next attempt.
+fn is_temporary_error(error: &Error) -> bool {
+    match error {
+        Error::HostNotFound(_) | Error::ConnectTimeout | Error::HandshakeTimeout | Error::Io(_) => true,
+        Error::Http(error) => is_temporary_failure(error),
+        // The connection ended before the server's first byte, as that of one that restarts does. It may speak HTTP/2.
+        #[cfg(feature = "http2")]
+        Error::NoHttp2(None) => true,
+        Error::Refused(response) => is_temporary_status(response.status()),
+        Error::Proxy(ProxyError::Refused(status)) => is_temporary_status(*status),
+        // RFC 1928 §6: failures of the network.
+        Error::Proxy(ProxyError::Socks(code)) => matches!(code, 1 | 3..=6),
+        Error::Proxy(error) => *error == ProxyError::ConnectionLost,
+        _ => false,
+    }
+}
+
+/// RFC 9110 §15.5.2, §15.5.4, §15.5.8.
+fn is_refusal_of_credentials(error: &Error) -> bool {
+    match error {
+        Error::Refused(response) => matches!(response.status(), 401 | 403 | 407),
+        Error::Proxy(ProxyError::Refused(status)) => *status == 407,
+        _ => false,
     }
 }
 
@@ -232,6 +257,26 @@ mod tests {
         assert_eq!((seconds(4, 0), seconds(4, u64::MAX / 2)), (0., 8.));
         let huge = ReconnectPolicy { delay_max: Duration::MAX, delay_first: Duration::MAX, ..policy.clone() };
         assert!(huge.delay(&reason, 9, u64::MAX).unwrap() > Duration::from_secs(1 << 30));
+    }
+
+    // The server's address was right once. Its clients do not come back together when it is again.
+    #[test]
+    fn what_is_final_for_the_first_connection_waits_for_longer_afterwards() {
+        let policy = ReconnectPolicy::default();
+        let longest =
+            |reason: &LossReason| policy.delay(reason, 0, u64::MAX).map(|delay| delay.as_secs_f64().round());
+        let refused = |status| Error::Refused(Box::new(Response::refusal(status).unwrap()));
+        for (error, first, again) in [
+            (refused(404), None, Some(30.)),
+            (refused(401), None, None),
+            (refused(403), None, None),
+            (Error::Proxy(ProxyError::Refused(407)), None, None),
+            (Error::TlsRequired, None, Some(30.)),
+            (Error::ConnectTimeout, Some(1.), Some(1.)),
+        ] {
+            assert_eq!(longest(&LossReason::NotOpened(error.clone())), first, "{error:?}");
+            assert_eq!(longest(&LossReason::NotReopened(error.clone())), again, "{error:?}");
+        }
     }
 
     #[test]
