@@ -1,10 +1,10 @@
 //! TLS by rustls, with ring for the cryptography: it builds with a C compiler alone, in a fraction of the time and code of
 //! aws-lc-rs, whose advantages (FIPS, post-quantum key exchange) are not needed here yet.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::SystemTime;
 
 use rustls::ServerConnection;
 use rustls::crypto::CryptoProvider;
@@ -49,24 +49,32 @@ pub struct ServerTls {
 struct Files {
     certificate: PathBuf,
     key: PathBuf,
-    /// The modification time of the files in use.
-    read_at: Mutex<Option<(SystemTime, SystemTime)>>,
+    hasher: RandomState,
+    /// The hash of the contents in use. Times do not tell them apart: a file that is read while it is written may be complete within the same
+    /// tick of the file system's clock.
+    loaded: Mutex<u64>,
     /// The error of the last attempt to load them.
     last_error: Mutex<Option<Error>>,
 }
 
 impl Files {
-    fn modified(&self) -> io::Result<(SystemTime, SystemTime)> {
-        let modified = |path: &Path| path.metadata()?.modified();
-        Ok((modified(&self.certificate)?, modified(&self.key)?))
+    /// The contents of both files, and their hash.
+    fn read(&self) -> io::Result<([Vec<u8>; 2], u64)> {
+        let contents = [std::fs::read(&self.certificate)?, std::fs::read(&self.key)?];
+        let hash = self.hasher.hash_one(&contents);
+        Ok((contents, hash))
     }
 
-    fn read(&self) -> Result<Arc<rustls::ServerConfig>, Error> {
-        let chain: Result<Vec<_>, _> =
-            CertificateDer::pem_file_iter(&self.certificate).map_err(pem_error)?.collect();
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(pem_error)?;
-        server_config(chain.map_err(pem_error)?, key)
+    /// Whether the files can be read again. A pipe cannot.
+    fn are_regular(&self) -> io::Result<bool> {
+        Ok(self.certificate.metadata()?.is_file() && self.key.metadata()?.is_file())
     }
+}
+
+fn config_from_pem([certificate, key]: &[Vec<u8>; 2]) -> Result<Arc<rustls::ServerConfig>, Error> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(pem_error)?;
+    server_config(chain.map_err(pem_error)?, key)
 }
 
 pub(crate) fn pem_error(error: rustls::pki_types::pem::Error) -> Error {
@@ -106,11 +114,13 @@ impl ServerTls {
         let files = Files {
             certificate: certificate.into(),
             key: key.into(),
-            read_at: Mutex::default(),
+            hasher: RandomState::new(),
+            loaded: Mutex::default(),
             last_error: Mutex::default(),
         };
-        *lock(&files.read_at) = files.modified().ok();
-        let config = files.read()?;
+        let (contents, hash) = files.read()?;
+        let config = config_from_pem(&contents)?;
+        *lock(&files.loaded) = hash;
         Ok(Self { current: Arc::new(RwLock::new(config)), files: Some(Arc::new(files)), key_log: None })
     }
 
@@ -159,14 +169,16 @@ impl ServerTls {
     /// A file cannot be read or is invalid; the certificate in use stays in use.
     pub fn reload_if_changed(&self) -> Result<bool, Error> {
         let Some(files) = &self.files else { return Ok(false) };
-        let modified = files.modified()?;
-        if *lock(&files.read_at) == Some(modified) {
+        if !files.are_regular()? {
             return Ok(false);
         }
-        // After a failure it is tried again: permissions can change without the modification time.
-        let config = self.logging(files.read()?);
+        let (contents, hash) = files.read()?;
+        if *lock(&files.loaded) == hash {
+            return Ok(false);
+        }
+        let config = self.logging(config_from_pem(&contents)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
-        *lock(&files.read_at) = Some(modified);
+        *lock(&files.loaded) = hash;
         Ok(true)
     }
 

@@ -75,12 +75,16 @@ async fn takes_a_new_certificate_while_it_serves() {
     assert!(trusts(old.clone()).await);
     assert!(!tls.reload_if_changed().unwrap());
     let new = write();
-    // Clocks of file systems are coarse.
-    let key_file = std::fs::File::options().write(true).open(&key).unwrap();
-    key_file.set_modified(std::time::SystemTime::now() + Duration::from_secs(60)).unwrap();
     assert!(tls.reload_if_changed().unwrap());
     assert!(trusts(new).await);
     assert!(!trusts(old).await);
+    // The file was read before the rest of its chain was written, within one tick of that clock.
+    let written_at = certificate.metadata().unwrap().modified().unwrap();
+    let chain = [std::fs::read(&certificate).unwrap(), std::fs::read(&certificate).unwrap()].concat();
+    std::fs::write(&certificate, chain).unwrap();
+    let certificate_file = std::fs::File::options().write(true).open(&certificate).unwrap();
+    certificate_file.set_modified(written_at).unwrap();
+    assert!(tls.reload_if_changed().unwrap());
     // A key that cannot be loaded leaves the old certificate in use.
     std::fs::write(&key, "nothing").unwrap();
     assert!(tls.reload_if_changed().is_err());
