@@ -28,13 +28,13 @@ pub(super) const TLS_HANDSHAKE: u8 = 0x16;
 
 impl Connection {
     /// Waits for the first byte, and then for a permit: a silent client needs no permit, and one that waits for a permit needs no buffer,
-    /// unless its transport has no readiness. With `secured`, bytes that may be TLS stay in the socket. `None` when the client has
-    /// disconnected or the server shuts down.
+    /// unless its transport has no readiness. With `secured`, bytes of TLS stay in a TCP socket. `None` when the client has disconnected or
+    /// the server shuts down.
     pub(super) async fn begin(&mut self, secured: bool, handshakes: &Arc<Semaphore>) -> Option<Handshaking> {
         let Self { io, bytes, bytes_memory, config, registry, timeouts, .. } = self;
         let mut deadline = Deadline::after(config.handshake_timeout);
         loop {
-            let may_read = if secured || io.tells_readiness() {
+            let may_read = if io.tells_readiness() {
                 timeouts.until_drained(&mut deadline, |cx| io.poll_read_ready(cx)).await.ok()?.is_ok()
             } else {
                 let read = |cx: &mut Context<'_>| poll_read_at_most(cx, io, bytes, READ_LEN_MAX);
@@ -88,21 +88,23 @@ impl Connection {
         handshaking: Handshaking,
     ) -> Option<(Self, Handshaking)> {
         let failed = &self.registry.clone().counters.tls_failed;
-        if !self.bytes.is_empty() {
+        if self.bytes.first().is_some_and(|&first| first != TLS_HANDSHAKE) {
             failed.fetch_add(1, Ordering::Relaxed);
             drop(handshaking);
             self.refuse(400, "this port requires TLS: use https:// or wss://").await;
             return None;
         }
         self.origin.account.try_add_idle(TLS_HANDSHAKE_KIB).ok()?;
-        let Self { io, origin, config, registry, registration, mut timeouts, bytes, bytes_memory } = self;
+        let Self { io, origin, config, registry, registration, mut timeouts, mut bytes, mut bytes_memory } =
+            self;
         let mut deadline = Deadline::after(config.handshake_timeout);
-        let mut accepting = tls.accept(Counted::new(io));
+        let mut accepting = tls.accept(Counted::with_read_ahead(io, std::mem::take(&mut bytes)));
         let accepted = timeouts.within(&mut deadline, Phase::Aborted, |cx| Pin::new(&mut accepting).poll(cx));
         let Some(stream) = accepted.await.ok().and_then(Result::ok) else {
             failed.fetch_add(1, Ordering::Relaxed);
             return None;
         };
+        bytes_memory.set(0);
         let info = Some(Arc::new(crate::transport::tls::info(stream.get_ref().1)));
         let io = Io::Tls(Box::new(stream.into()));
         origin.account.subtract_idle(TLS_HANDSHAKE_KIB - TLS_KIB);
@@ -117,15 +119,15 @@ impl Connection {
     }
 }
 
-/// Peeks at the first byte, and reads when it is not TLS.
+/// Reads, but from a TCP socket only what is not TLS.
 fn poll_tls(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<std::io::Result<usize>> {
-    let Io::Tcp(stream) = &*io else { return Poll::Ready(Ok(1)) };
-    let mut byte = [0];
-    let len = ready!(stream.poll_peek(cx, &mut ReadBuf::new(&mut byte)))?;
-    // RFC 8446 §5.1: a handshake is in records of type 22.
-    if len == 0 || byte == [TLS_HANDSHAKE] {
-        Poll::Ready(Ok(len))
-    } else {
-        poll_read_at_most(cx, io, bytes, READ_LEN_MAX)
+    if let Io::Tcp(stream) = &*io {
+        let mut byte = [0];
+        let len = ready!(stream.poll_peek(cx, &mut ReadBuf::new(&mut byte)))?;
+        // RFC 8446 §5.1: a handshake is in records of type 22.
+        if len == 0 || byte == [TLS_HANDSHAKE] {
+            return Poll::Ready(Ok(len));
+        }
     }
+    poll_read_at_most(cx, io, bytes, READ_LEN_MAX)
 }

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Io;
@@ -11,12 +12,20 @@ use super::Io;
 /// A transport that counts the bytes it has accepted.
 pub(crate) struct Counted {
     io: Io,
+    /// Bytes that were read from the transport before TLS began.
+    read_ahead: BytesMut,
     accepted: u64,
 }
 
 impl Counted {
     pub(crate) fn new(io: Io) -> Self {
-        Self { io, accepted: 0 }
+        Self { io, read_ahead: BytesMut::new(), accepted: 0 }
+    }
+
+    /// These bytes were read from the transport.
+    #[cfg(feature = "server")]
+    pub(crate) fn with_read_ahead(io: Io, read_ahead: BytesMut) -> Self {
+        Self { io, read_ahead, accepted: 0 }
     }
 
     pub(super) fn io(&self) -> &Io {
@@ -40,6 +49,11 @@ impl AsyncRead for Counted {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.read_ahead.is_empty() {
+            let len = self.read_ahead.len().min(into.remaining());
+            into.put_slice(&self.read_ahead.split_to(len));
+            return Poll::Ready(Ok(()));
+        }
         let len = ready!(self.io.poll_read(cx, into.initialize_unfilled()))?;
         into.advance(len);
         Poll::Ready(Ok(()))

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use wireloom::server::Listener;
-use wireloom::{Request, Response, Server, ServerConfig};
+use wireloom::{ClientTls, Connector, Request, Response, Server, ServerConfig, ServerTls};
 
 /// Accepts pipes, after these failures.
 pub(crate) struct Pipes {
@@ -242,6 +242,36 @@ fn silent_clients_of_any_transport_hold_up_no_other() {
             reported.recv_timeout(std::time::Duration::from_secs(60)).expect("no answer in a minute");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     }
+}
+
+// The permit for a handshake is taken when it begins, whatever the transport can report.
+#[cfg(feature = "tls")]
+#[tokio::test(start_paused = true)]
+async fn silent_clients_hold_up_no_tls_handshake() {
+    let config = ServerConfig { handshakes_max: 1, ..ServerConfig::default() };
+    let timeout = config.handshake_timeout;
+    let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();
+    let (pipes, accepted) = mpsc::channel(10);
+    let server = Server::new(Pipes { failures: VecDeque::new(), pipes: accepted }).tls(tls).config(config);
+    let handle = server.handle();
+    tokio::spawn(server.serve(tell_peer));
+    let open = move || {
+        let (client, pipe) = tokio::io::duplex(1_000);
+        pipes.try_send(pipe).unwrap();
+        client
+    };
+    let silent = [open(), open()];
+    tokio::time::sleep(timeout / 10).await;
+    let connector = Connector::new().tls(ClientTls::default().with_root(certificate.der()));
+    let plain = open();
+    let connector = connector.dial_with(move |_, _| std::future::ready(Ok(open())));
+    let request = connector.request(wireloom::client::Request::get("https://localhost/"));
+    let response = tokio::time::timeout(timeout / 2, request).await.expect("no other handshake has begun");
+    assert_eq!(response.unwrap().status, 200);
+    assert!(get(plain).await.starts_with("HTTP/1.1 400 "));
+    drop(silent);
+    wait_for(|| handle.stats().connections_open == 0).await;
+    assert_eq!(handle.stats().memory.total, 0);
 }
 
 /// Has always another client, who has left: at most a thousand.
