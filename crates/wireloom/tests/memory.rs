@@ -26,6 +26,9 @@ const MEMORY_MAX: usize = 8 << 20;
 /// Lets requests for `/wait` return.
 static RELEASED: Semaphore = Semaphore::const_new(0);
 
+/// Closed to let requests for `/hold` return.
+static HELD: Semaphore = Semaphore::const_new(0);
+
 const LARGE_LEN: usize = 4 << 20;
 
 async fn handle(mut request: Request) -> Result<Response, Error> {
@@ -50,6 +53,10 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
         "/whole" => Response::text(200, request.bytes().await?.len().to_string()),
         "/wait" => {
             RELEASED.acquire().await.map(tokio::sync::SemaphorePermit::forget).unwrap();
+            Response::text(200, "done\n")
+        }
+        "/hold" => {
+            let _ = HELD.acquire().await;
             Response::text(200, "done\n")
         }
         "/large" => Response::new(200).with_body("application/octet-stream", vec![b'x'; LARGE_LEN]),
@@ -157,6 +164,29 @@ impl Listener for Pipes {
             None => std::future::pending().await,
         }
     }
+}
+
+// A part of it arrives with the head, and the handler waits for something else.
+#[tokio::test]
+async fn content_that_is_not_read_is_counted() {
+    const LEN: usize = 10_000;
+    const CLIENTS: usize = 8;
+    let (open, pipes) = tokio::sync::mpsc::channel(1);
+    let server = Server::new(Pipes(pipes));
+    let server_handle = server.handle();
+    tokio::spawn(server.serve(handle));
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let (mut client, pipe) = tokio::io::duplex(2 * LEN);
+        open.send(pipe).await.unwrap();
+        let head = format!("POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", 2 * LEN);
+        client.write_all(&[head.as_bytes(), &[b'x'; LEN]].concat()).await.unwrap();
+        clients.push(client);
+    }
+    watch(&server_handle, |memory| memory.bodies >= CLIENTS * LEN).await;
+    HELD.close();
+    drop(clients);
+    watch(&server_handle, |memory| memory.total == 0).await;
 }
 
 // It must be read to learn whether the client has sent anything.

@@ -263,7 +263,7 @@ impl Body {
     /// Counts collected content among the memory of its connection.
     pub(crate) fn with_account(self, account: &Account) -> Self {
         if let Source::Http1(receiver) = &self.source {
-            receiver.end_on_evict(account);
+            receiver.count_in(account);
         }
         self.options(|options| options.account = account.clone())
     }
@@ -450,7 +450,12 @@ impl Body {
         deadline: &mut Option<Deadline>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, HttpError>>> {
-        let account = self.options.as_ref().map(|options| &options.account);
+        let may_read = match &self.source {
+            // The last chunk was copied.
+            Source::Http1(receiver) => receiver.release_chunk(),
+            _ => true,
+        };
+        let account = self.options.as_ref().map(|options| &options.account).filter(|_| may_read);
         if account.is_some_and(|account| account.poll_read_allowed(cx).is_pending()) {
             deadline.iter_mut().for_each(Deadline::suspend);
             let of_chunk = self.options.as_mut().and_then(|options| options.deadline.as_mut());

@@ -9,13 +9,14 @@ use bytes::{Bytes, BytesMut};
 use crate::error::HttpError;
 use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
 use crate::headers::Headers;
-use crate::memory::{Account, Evict};
+use crate::memory::{Account, Category, Evict, Reservation};
 
 type Shared = Guarded<Channel>;
 
-#[derive(Default)]
 struct Channel {
     content: BytesMut,
+    /// The memory of the content, or of the chunk that was read last: the application has that, in general, until it reads the next one.
+    memory: Reservation,
     end: Option<Result<(), HttpError>>,
     trailers: Option<Headers>,
     demand: Option<Demand>,
@@ -39,7 +40,16 @@ pub(crate) struct BodyReceiver(Arc<Shared>);
 pub(super) struct BodySender(Arc<Shared>);
 
 pub(super) fn body_channel() -> (BodySender, BodyReceiver) {
-    let channel = Arc::new(Guarded::new(Channel::default()));
+    let channel = Arc::new(Guarded::new(Channel {
+        content: BytesMut::new(),
+        memory: Account::default().reservation(Category::Body),
+        end: None,
+        trailers: None,
+        demand: None,
+        receiver: WakerSlot::default(),
+        sender: WakerSlot::default(),
+        deferred: Deferred::default(),
+    }));
     (BodySender(channel.clone()), BodyReceiver(channel))
 }
 
@@ -63,10 +73,18 @@ impl Channel {
     fn discard(&mut self, error: HttpError) {
         if !std::mem::take(&mut self.content).is_empty() {
             self.end = None;
+            self.memory.set(0);
         }
         self.demand = Some(Demand::Closed);
         self.deferred.wake(&mut self.sender);
         self.end(Err(error), None);
+    }
+
+    /// Reserves memory for the content, or ends the body.
+    fn reserve(&mut self) {
+        if self.memory.try_set(self.content.capacity()).is_err() {
+            self.discard(HttpError::Overloaded);
+        }
     }
 }
 
@@ -84,6 +102,7 @@ impl BodyReceiver {
         if !channel.content.is_empty() {
             return Poll::Ready(Some(Ok(std::mem::take(&mut channel.content).freeze())));
         }
+        channel.memory.set(0);
         match &channel.end {
             Some(Ok(())) => return Poll::Ready(None),
             Some(Err(error)) => return Poll::Ready(Some(Err(error.clone()))),
@@ -96,10 +115,22 @@ impl BodyReceiver {
         Poll::Pending
     }
 
-    /// The body is ended when the server has to free memory.
-    pub(crate) fn end_on_evict(&self, account: &Account) {
+    /// The chunk that was read last is not held any more. Returns whether the connection reads more of the body.
+    pub(crate) fn release_chunk(&self) -> bool {
+        let mut channel = self.0.lock();
+        if channel.content.is_empty() {
+            channel.memory.set(0);
+        }
+        channel.end.is_none()
+    }
+
+    /// Counts the content among the memory of its connection. The body is ended when the server has to free memory.
+    pub(crate) fn count_in(&self, account: &Account) {
         let weak = Arc::downgrade(&self.0);
         account.on_evict(weak);
+        let mut channel = self.0.lock();
+        channel.memory = account.reservation(Category::Body);
+        channel.reserve();
     }
 
     pub(crate) fn trailers(&mut self) -> Option<Headers> {
@@ -109,7 +140,9 @@ impl BodyReceiver {
 
 impl Drop for BodyReceiver {
     fn drop(&mut self) {
-        self.0.lock().discard(HttpError::Closed);
+        let mut channel = self.0.lock();
+        channel.discard(HttpError::Closed);
+        channel.memory.set(0);
     }
 }
 
@@ -140,6 +173,7 @@ impl BodySender {
         }
         channel.content.unsplit(content);
         channel.demand = None;
+        channel.reserve();
         let Channel { receiver, deferred, .. } = &mut *channel;
         deferred.wake(receiver);
     }
@@ -168,6 +202,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::memory::Memory;
     use crate::sync::Model;
 
     fn context() -> Context<'static> {
@@ -221,6 +256,49 @@ mod tests {
         sender.finish(trailers());
         assert_eq!(read_all(&mut receiver), (Vec::new(), Some(HttpError::Overloaded)));
         assert!(receiver.trailers().is_none());
+    }
+
+    // A handler may be slow, and it may not read at all: content arrives with the head.
+    #[test]
+    fn content_is_counted_until_the_next_chunk_is_requested() {
+        const LEN: usize = 10_000;
+        let memory = Memory::new(1 << 20);
+        let (account, counted) = (memory.account(), || memory.stats().bodies);
+        let (sender, mut receiver) = body_channel();
+        sender.put(BytesMut::zeroed(LEN));
+        receiver.count_in(&account);
+        for is_copied in [true, false] {
+            assert!(counted() >= LEN, "{}", counted());
+            let chunk = receiver.poll_chunk(&mut context());
+            assert!(matches!(chunk, Poll::Ready(Some(Ok(chunk))) if chunk.len() == LEN));
+            assert!(counted() >= LEN, "the application has it");
+            if is_copied {
+                assert!(receiver.release_chunk());
+                assert_eq!(counted(), 0);
+            }
+            assert!(receiver.poll_chunk(&mut context()).is_pending());
+            assert_eq!(counted(), 0);
+            sender.put(BytesMut::zeroed(LEN));
+            assert!(receiver.release_chunk());
+        }
+        drop(receiver);
+        assert_eq!(counted(), 0);
+        // There is no memory for it.
+        let mut held = account.reservation(Category::Body);
+        held.set(1 << 20);
+        for is_early in [true, false] {
+            let (sender, mut receiver) = body_channel();
+            if is_early {
+                sender.put(BytesMut::zeroed(LEN));
+                receiver.count_in(&account);
+            } else {
+                receiver.count_in(&account);
+                assert!(receiver.poll_chunk(&mut context()).is_pending());
+                sender.put(BytesMut::zeroed(LEN));
+            }
+            assert!(sender.is_closed() && !receiver.release_chunk());
+            assert_eq!(read_all(&mut receiver), (Vec::new(), Some(HttpError::Overloaded)));
+        }
     }
 
     /// The waker of a task that owns a half of the body. Waking or dropping it drops the half.
