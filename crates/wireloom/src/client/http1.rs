@@ -7,16 +7,14 @@
 
 mod request_writer;
 
-use std::future::{Future as _, poll_fn};
+use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::Sleep;
 use wireloom_ws::handshake::HandshakeLimits;
 
 use super::http11::{Http11Servers, Server};
@@ -26,6 +24,7 @@ use super::request::Request;
 use super::target::Target;
 use super::{ConnectEvent, Connector};
 use super::{failed, is_tls_alert};
+use crate::deadline::{PeerDeadline, Timer};
 use crate::error::{Error, HttpError};
 use crate::headers::{Head, Headers};
 use crate::http::{Body, TlsInfo, Version};
@@ -211,34 +210,37 @@ impl Drop for PendingResponse {
 }
 
 /// Checks that the server accepts content after its response.
-#[derive(Default)]
 struct Progress {
-    timer: Option<Pin<Box<Sleep>>>,
-    /// The length of what was sent by then.
-    goal: u64,
+    deadline: PeerDeadline,
+    timer: Timer,
+    /// The length of what must have been sent at the deadline.
+    goal: Option<u64>,
 }
 
 impl Progress {
+    fn new() -> Self {
+        Self { deadline: PeerDeadline::after(STALL_TIMEOUT), timer: Timer::Unset, goal: None }
+    }
+
     /// Ready when too little was accepted in time, or the connection is lost.
     fn poll_stalled(&mut self, cx: &mut Context<'_>, io: &Io, writer: &RequestWriter) -> Poll<HttpError> {
+        // Nothing is written while the caller produces nothing. The deadline wakes the task a few times before it is due.
+        if io.has_error() {
+            return Poll::Ready(HttpError::ConnectionLost);
+        }
         let sent = io.left_len().unwrap_or(writer.written());
         loop {
-            let timer = self.timer.get_or_insert_with(|| {
-                self.goal = sent + PROGRESS_LEN_MIN as u64;
-                Box::pin(tokio::time::sleep(STALL_TIMEOUT))
-            });
+            let goal = self.goal.get_or_insert(sent + PROGRESS_LEN_MIN as u64);
             // The caller has not produced more.
             if writer.is_idle() {
-                self.goal = sent;
+                *goal = sent;
             }
-            ready!(timer.as_mut().poll(cx));
-            self.timer = None;
-            if io.has_error() {
-                return Poll::Ready(HttpError::ConnectionLost);
-            }
-            if sent < self.goal {
+            ready!(self.deadline.poll(&mut self.timer, cx));
+            if sent < *goal {
                 return Poll::Ready(HttpError::BodyTimeout);
             }
+            self.deadline.restart();
+            self.goal = None;
         }
     }
 }
@@ -406,7 +408,7 @@ impl RequestTask {
             }
             _ => {
                 let is_wanted = self.writer.handle_response();
-                self.progress = (is_wanted && status < 300).then(Progress::default);
+                self.progress = (is_wanted && status < 300).then(Progress::new);
                 let framing = Framing::of_response(&headers, version, status, self.is_head);
                 let framing = framing.map_err(|(_, why)| Error::Http(HttpError::Malformed(why)))?;
                 // RFC 9112 §9.3.

@@ -12,11 +12,11 @@ use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::coop::poll_proceed;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 #[cfg(feature = "http2")]
 use wireloom_http2::error::ErrorCode;
 
-use crate::deadline::{self, after};
+use crate::deadline::{PeerDeadline, Timer};
 use crate::error::HttpError;
 use crate::headers::Headers;
 use crate::http1::{BodyReceiver, Content};
@@ -68,7 +68,7 @@ struct StreamOptions {
     /// How long to wait for the next chunk.
     timeout: Option<Duration>,
     /// For the next chunk, while it is waited for.
-    deadline: Option<Box<Deadline>>,
+    deadline: Option<Box<ReadDeadline>>,
     trailers: Option<Headers>,
     /// The connection's memory, which collected content is part of.
     account: Account,
@@ -76,57 +76,26 @@ struct StreamOptions {
     collected: Option<Reservation>,
 }
 
-/// A deadline for the peer. Time in which the server does not read, or does not run, does not count.
-struct Deadline {
-    due: Instant,
-    step: Duration,
-    looked_at: Instant,
-    is_suspended: bool,
-    sleep: Pin<Box<Sleep>>,
-}
+/// A deadline for content, and its timer.
+struct ReadDeadline(PeerDeadline, Timer);
 
-impl Deadline {
-    fn new(timeout: Duration) -> Self {
-        let (now, step) = (Instant::now(), deadline::look_step(timeout));
-        let due = after(now, timeout);
-        let sleep = Box::pin(tokio::time::sleep_until(due));
-        Self { due, step, looked_at: now, is_suspended: false, sleep }
-    }
-
-    /// Allows for another `time`.
-    fn extend(&mut self, time: Duration) {
-        self.due = after(self.due, time);
-    }
-
-    /// The time since the last look counts, if this end has read and run.
-    fn look(&mut self) -> Instant {
-        let now = Instant::now();
-        let counted = if self.is_suspended { Duration::ZERO } else { self.step };
-        self.extend(deadline::absence(now - self.looked_at, counted));
-        self.looked_at = now;
-        now
+impl ReadDeadline {
+    fn after(timeout: Duration) -> Self {
+        Self(PeerDeadline::after(timeout), Timer::Unset)
     }
 
     /// No content is read until the next poll.
-    fn suspend(&mut self) {
-        self.look();
-        self.is_suspended = true;
+    fn pause(&mut self) {
+        self.0.pause(Instant::now());
     }
 
     /// `is_read`: the caller expects to read the content until the next poll.
-    fn poll(&mut self, cx: &mut Context<'_>, is_read: bool) -> Poll<()> {
-        loop {
-            let now = self.look();
-            self.is_suspended = !is_read;
-            if self.due <= now {
-                return Poll::Ready(());
-            }
-            let next = self.due.min(after(now, self.step));
-            if self.sleep.is_elapsed() || self.sleep.deadline() > next {
-                self.sleep.as_mut().reset(next);
-            }
-            ready!(self.sleep.as_mut().poll(cx));
+    fn poll(&mut self, cx: &mut Context<'_>, is_read: bool) -> Poll<HttpError> {
+        let passed = self.0.poll(&mut self.1, cx);
+        if passed.is_pending() && !is_read {
+            self.pause();
         }
+        passed.map(|()| HttpError::BodyTimeout)
     }
 }
 
@@ -337,8 +306,8 @@ impl Body {
             return next;
         }
         let Some(timeout) = options.timeout else { return Poll::Pending };
-        let deadline = options.deadline.get_or_insert_with(|| Box::new(Deadline::new(timeout)));
-        deadline.poll(cx, self.source.is_read()).map(|()| Some(Err(HttpError::BodyTimeout)))
+        let deadline = options.deadline.get_or_insert_with(|| Box::new(ReadDeadline::after(timeout)));
+        deadline.poll(cx, self.source.is_read()).map(|error| Some(Err(error)))
     }
 
     /// Ready when the producer has aborted the content, also while chunks are queued.
@@ -415,7 +384,7 @@ impl Body {
         if let Some(bytes) = self.whole() {
             return Ok(bytes);
         }
-        let mut deadline = timeout.map(Deadline::new);
+        let mut deadline = timeout.map(ReadDeadline::after);
         let mut collected = BytesMut::new();
         let mut reservation = self.options.get_or_insert_default().account.reservation(Category::Body);
         loop {
@@ -438,7 +407,7 @@ impl Body {
             let before = seconds(collected.len());
             collected.extend_from_slice(&next);
             if let Some(deadline) = &mut deadline {
-                deadline.extend(Duration::from_secs(seconds(collected.len()) - before));
+                deadline.0.extend(Duration::from_secs(seconds(collected.len()) - before));
             }
         }
     }
@@ -447,7 +416,7 @@ impl Body {
     /// some of it.
     fn poll_collected(
         &mut self,
-        deadline: &mut Option<Deadline>,
+        deadline: &mut Option<ReadDeadline>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, HttpError>>> {
         let may_read = match &self.source {
@@ -457,14 +426,14 @@ impl Body {
         };
         let account = self.options.as_ref().map(|options| &options.account).filter(|_| may_read);
         if account.is_some_and(|account| account.poll_read_allowed(cx).is_pending()) {
-            deadline.iter_mut().for_each(Deadline::suspend);
+            deadline.iter_mut().for_each(ReadDeadline::pause);
             let of_chunk = self.options.as_mut().and_then(|options| options.deadline.as_mut());
-            of_chunk.into_iter().for_each(|deadline| deadline.suspend());
+            of_chunk.into_iter().for_each(|deadline| deadline.pause());
             return Poll::Pending;
         }
         match (self.poll_chunk(cx), deadline) {
             (Poll::Pending, Some(deadline)) => {
-                deadline.poll(cx, self.source.is_read()).map(|()| Some(Err(HttpError::BodyTimeout)))
+                deadline.poll(cx, self.source.is_read()).map(|error| Some(Err(error)))
             }
             (next, _) => next,
         }

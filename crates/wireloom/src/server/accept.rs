@@ -12,7 +12,8 @@ use tokio::io::ReadBuf;
 use tokio::sync::Semaphore;
 
 use super::connection::{Connection, READ_LEN_MAX};
-use super::timeouts::{Deadline, Stopped};
+use super::timeouts::Stopped;
+use crate::deadline::PeerDeadline;
 #[cfg(feature = "tls")]
 use crate::memory::{TLS_HANDSHAKE_KIB, TLS_KIB};
 use crate::registry::{Handshaking, Phase};
@@ -32,7 +33,7 @@ impl Connection {
     /// the server shuts down.
     pub(super) async fn begin(&mut self, secured: bool, handshakes: &Arc<Semaphore>) -> Option<Handshaking> {
         let Self { io, bytes, bytes_memory, config, registry, timeouts, .. } = self;
-        let mut deadline = Deadline::after(config.handshake_timeout);
+        let mut deadline = PeerDeadline::after(config.handshake_timeout);
         loop {
             let may_read = if io.tells_readiness() {
                 timeouts.until_drained(&mut deadline, |cx| io.poll_read_ready(cx)).await.ok()?.is_ok()
@@ -49,7 +50,7 @@ impl Connection {
                     // Only a transport without readiness has a buffer here.
                     bytes_memory.try_set(bytes.capacity()).ok()?;
                     // The wait is this server's doing: the client's deadline begins again after it.
-                    deadline = Deadline::after(config.handshake_timeout);
+                    deadline = PeerDeadline::after(config.handshake_timeout);
                     let mut turn = Box::pin(handshakes.clone().acquire_owned());
                     // The client has sent something, which is answered also while the server drains.
                     let turn = timeouts.within(&mut deadline, Phase::Aborted, |cx| turn.as_mut().poll(cx));
@@ -57,7 +58,7 @@ impl Connection {
                     if matches!(turn, Err(Stopped::TimedOut)) {
                         registry.counters.refused.fetch_add(1, Ordering::Relaxed);
                     }
-                    deadline = Deadline::after(config.handshake_timeout);
+                    deadline = PeerDeadline::after(config.handshake_timeout);
                     turn.ok()?.ok()?
                 }
             };
@@ -97,7 +98,7 @@ impl Connection {
         self.origin.account.try_add_idle(TLS_HANDSHAKE_KIB).ok()?;
         let Self { io, origin, config, registry, registration, mut timeouts, mut bytes, mut bytes_memory } =
             self;
-        let mut deadline = Deadline::after(config.handshake_timeout);
+        let mut deadline = PeerDeadline::after(config.handshake_timeout);
         let mut accepting = tls.accept(Counted::with_read_ahead(io, std::mem::take(&mut bytes)));
         let accepted = timeouts.within(&mut deadline, Phase::Aborted, |cx| Pin::new(&mut accepting).poll(cx));
         let Some(stream) = accepted.await.ok().and_then(Result::ok) else {

@@ -23,8 +23,9 @@ use super::config::ServerConfig;
 #[cfg(feature = "http2")]
 use super::http2;
 use super::panic;
-use super::timeouts::{Deadline, Stopped, Timeouts, until};
+use super::timeouts::{Stopped, Timeouts, until};
 use super::unsent::Unsent;
+use crate::deadline::PeerDeadline;
 use crate::error::HttpError;
 use crate::http::{Afterwards, Body, Open, Origin, Request, Response, Running, Version};
 use crate::http1::head::{self, Refusal};
@@ -268,7 +269,7 @@ impl Connection {
         let Self { io, config, timeouts, bytes, bytes_memory, .. } = self;
         let mut scanned = 0;
         let mut deadline =
-            Deadline::after(if first { config.handshake_timeout } else { config.keep_alive_timeout });
+            PeerDeadline::after(if first { config.handshake_timeout } else { config.keep_alive_timeout });
         let (mut has_begun, mut is_drained) = (first, false);
         loop {
             if bytes_memory.try_set(head_cost(bytes.capacity())).is_err() {
@@ -283,7 +284,7 @@ impl Connection {
             // An empty line, of which half has arrived, does not begin a request.
             let quiet = matches!(**bytes, [] | [b'\r']);
             if !quiet && !std::mem::replace(&mut has_begun, true) {
-                deadline = Deadline::after(config.handshake_timeout);
+                deadline = PeerDeadline::after(config.handshake_timeout);
             }
             let read = |cx: &mut Context<'_>| poll_read_at_most(cx, io, bytes, READ_LEN_MAX);
             // A request that has started is answered, also while the server shuts down. Empty lines start none.
@@ -350,7 +351,7 @@ impl Connection {
         let Self { io, bytes, timeouts, config, .. } = self;
         loop {
             // From one chunk to the next: a task of the application may read the body as it arrives.
-            let mut deadline = Deadline::after(config.body_timeout);
+            let mut deadline = PeerDeadline::after(config.body_timeout);
             let read =
                 timeouts.within(&mut deadline, Phase::Aborted, |cx| match body_reader.poll(cx, io, bytes) {
                     Poll::Pending if body_reader.take_progress() => Poll::Ready(None),
@@ -430,7 +431,7 @@ impl Connection {
         if ending == Ending::Close {
             // The client waits for it, and the rest of its request may take its time.
             let Self { io, timeouts, config, .. } = self;
-            let mut deadline = Deadline::after(config.http1_stall_timeout);
+            let mut deadline = PeerDeadline::after(config.http1_stall_timeout);
             let shutdown = timeouts.within(&mut deadline, Phase::Aborted, |cx| io.poll_shutdown(cx));
             shutdown.await.map_err(|_| io::ErrorKind::TimedOut)??;
         }
@@ -484,7 +485,7 @@ impl Connection {
         let mut unsent = None;
         loop {
             // A deadline for the next bytes.
-            let mut deadline = Deadline::after(config.http1_stall_timeout);
+            let mut deadline = PeerDeadline::after(config.http1_stall_timeout);
             let progress = |io: &Io, written| io.left_len().unwrap_or(written as u64);
             let goal = progress(io, written) + PROGRESS_LEN_MIN as u64;
             let work = timeouts.within(&mut deadline, Phase::Aborted, |cx| {

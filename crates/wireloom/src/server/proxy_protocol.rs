@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use ppp::{HeaderResult, v1, v2};
 
 use super::connection::Connection;
-use super::timeouts::Deadline;
+use crate::deadline::PeerDeadline;
 use crate::http::Origin;
 use crate::transport::Io;
 
@@ -36,7 +36,7 @@ impl Connection {
             return Some(());
         }
         let Self { io, timeouts, config, .. } = self;
-        let mut deadline = Deadline::after(config.handshake_timeout);
+        let mut deadline = PeerDeadline::after(config.handshake_timeout);
         let mut bytes = Vec::new();
         let reading = timeouts.until_drained(&mut deadline, |cx| poll_header(cx, io, &mut bytes));
         reading.await.ok()?.ok()?;

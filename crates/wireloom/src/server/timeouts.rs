@@ -5,37 +5,13 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use pin_project_lite::pin_project;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::deadline;
+use crate::deadline::PeerDeadline;
 use crate::registry::{Phase, Registry};
-
-/// A deadline that is computed at the first wait for it.
-pub(super) struct Deadline {
-    timeout: Duration,
-    at: Option<Instant>,
-}
-
-impl Deadline {
-    pub(super) fn after(timeout: Duration) -> Self {
-        Self { timeout, at: None }
-    }
-
-    /// The time of the next look at it; `None` when it has passed.
-    fn look(&mut self, last: Instant, now: Instant) -> Option<Instant> {
-        let step = deadline::look_step(self.timeout);
-        let at = match self.at {
-            Some(at) => deadline::after(at, deadline::absence(now - last, step)),
-            None => deadline::after(now, self.timeout),
-        };
-        self.at = Some(at);
-        (now < at).then(|| at.min(deadline::after(now, step)))
-    }
-}
 
 /// Why a wait ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +33,6 @@ pin_project! {
         sleep: Sleep,
         #[pin]
         turned: OwnedNotified,
-        looked_at: Instant,
     }
 }
 
@@ -69,7 +44,7 @@ impl Timeouts {
     /// The result of `work`, unless the deadline or the phase comes first.
     pub(super) fn within<'a, T>(
         &'a mut self,
-        deadline: &'a mut Deadline,
+        deadline: &'a mut PeerDeadline,
         end: Phase,
         mut work: impl FnMut(&mut Context<'_>) -> Poll<T> + 'a,
     ) -> impl Future<Output = Result<T, Stopped>> + 'a {
@@ -97,7 +72,7 @@ impl Timeouts {
     /// before may not have been reported. A socket that is closed with unread bytes is reset (RFC 9112 §9.6).
     pub(super) async fn until_drained<T>(
         &mut self,
-        deadline: &mut Deadline,
+        deadline: &mut PeerDeadline,
         mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Result<T, Stopped> {
         let done = self.within(deadline, Phase::Draining, &mut work).await;
@@ -115,25 +90,24 @@ impl Timeouts {
     }
 
     /// Looks at the deadline, and sets the timer for the next look.
-    fn has_passed(&mut self, deadline: &mut Deadline) -> bool {
-        let now = Instant::now();
-        let last = self.armed.as_ref().map_or(now, |armed| armed.looked_at);
-        let Some(next) = deadline.look(last, now) else { return true };
+    fn has_passed(&mut self, deadline: &mut PeerDeadline) -> bool {
+        let Some(next) = deadline.look(Instant::now()) else { return true };
         match &mut self.armed {
-            Some(armed) => {
-                let armed = armed.as_mut().project();
-                armed.sleep.reset(next);
-                *armed.looked_at = now;
-            }
+            Some(armed) => armed.as_mut().project().sleep.reset(next),
             None => {
                 let (sleep, turned) = (sleep_until(next), self.registry.phase_change());
-                self.armed = Some(Box::pin(Armed { sleep, turned, looked_at: now }));
+                self.armed = Some(Box::pin(Armed { sleep, turned }));
             }
         }
         false
     }
 
-    fn poll_stopped(&mut self, cx: &mut Context<'_>, deadline: &mut Deadline, end: Phase) -> Poll<Stopped> {
+    fn poll_stopped(
+        &mut self,
+        cx: &mut Context<'_>,
+        deadline: &mut PeerDeadline,
+        end: Phase,
+    ) -> Poll<Stopped> {
         while self.armed.as_mut().is_some_and(|armed| armed.as_mut().project().sleep.poll(cx).is_ready()) {
             if self.has_passed(deadline) {
                 return Poll::Ready(Stopped::TimedOut);
@@ -167,6 +141,8 @@ pub(super) async fn until<T>(registry: &Registry, end: Phase, work: impl Future<
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     // Time is paused: a wait that is too long ends at once, and a missed wake-up never does.
@@ -174,16 +150,16 @@ mod tests {
     async fn waits_until_deadline_or_phase() {
         let registry = Registry::new();
         let mut timeouts = Timeouts::new(registry.clone());
-        let mut deadline = Deadline::after(Duration::from_secs(10));
+        let mut deadline = PeerDeadline::after(Duration::from_secs(10));
         let at_once = timeouts.within(&mut deadline, Phase::Aborted, |_| Poll::Ready(7)).await;
-        assert_eq!((at_once, deadline.at), (Ok(7), None), "nothing was armed");
+        assert!(at_once == Ok(7) && timeouts.armed.is_none());
         let start = Instant::now();
         for _ in 0..2 {
             // In the second round the deadline has already passed.
             let late = timeouts.within(&mut deadline, Phase::Aborted, |_| Poll::<()>::Pending).await;
             assert_eq!((late, start.elapsed().as_secs()), (Err(Stopped::TimedOut), 10));
         }
-        let mut deadline = Deadline::after(Duration::MAX);
+        let mut deadline = PeerDeadline::after(Duration::MAX);
         let turning = registry.clone();
         tokio::spawn(async move {
             for (after, phase) in [(5, Phase::Draining), (5, Phase::Aborted)] {
@@ -202,7 +178,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pause_of_the_server_does_not_count() {
         let mut timeouts = Timeouts::new(Registry::new());
-        let mut deadline = Deadline::after(Duration::from_secs(10));
+        let mut deadline = PeerDeadline::after(Duration::from_secs(10));
         {
             let mut waiting =
                 std::pin::pin!(timeouts.within(&mut deadline, Phase::Aborted, |_| Poll::<()>::Pending));

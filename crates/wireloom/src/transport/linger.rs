@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::Io;
 use super::budget::Budget;
 use super::buffer::Buffer;
-use crate::deadline::{self, Timer};
+use crate::deadline::{PeerDeadline, Timer};
 use crate::memory::Account;
 
 /// How long a peer of HTTP may continue to send before it is disconnected.
@@ -32,11 +32,8 @@ pub(crate) struct Linger {
     is_shut_down: bool,
     /// Bytes that are read before the transport is closed all the same.
     left: usize,
-    /// `None` if the clock cannot represent it: it never passes. Time in which this end does not run does not count.
-    deadline: Option<Instant>,
-    /// The longest time between two looks at it.
-    step: Duration,
-    looked_at: Instant,
+    /// `None` if the clock cannot represent it: it never passes.
+    deadline: Option<PeerDeadline>,
     /// Whether the deadline moves with what the peer sends.
     is_extended: bool,
     timer: Timer,
@@ -48,14 +45,11 @@ pub(crate) struct Linger {
 impl Linger {
     /// Until this deadline, and for at most `len_max` bytes.
     pub(crate) fn until(deadline: Option<Instant>, len_max: usize) -> Self {
-        let now = Instant::now();
-        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(now));
+        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         Self {
             is_shut_down: false,
             left: len_max,
-            deadline,
-            step: deadline::look_step(timeout.unwrap_or_default()),
-            looked_at: now,
+            deadline: timeout.map(PeerDeadline::after),
             is_extended: false,
             timer: Timer::Unset,
             budget: Budget::default(),
@@ -92,7 +86,6 @@ impl Linger {
     pub(crate) fn poll(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<()> {
         // A transport that encrypts may have to wait for room.
         self.is_shut_down = self.is_shut_down || io.poll_shutdown(cx).is_ready();
-        let now = self.look();
         let mut buffer = Buffer::take();
         loop {
             // A peer that is not read is not late.
@@ -101,7 +94,7 @@ impl Linger {
                 Poll::Ready(Ok(len @ 1..)) => {
                     let Some(left) = self.left.checked_sub(len) else { return Poll::Ready(()) };
                     if self.is_extended && left.div_ceil(HTTP_STEP_LEN) < self.left.div_ceil(HTTP_STEP_LEN) {
-                        self.deadline = Some(now + HTTP_TIMEOUT);
+                        self.deadline.iter_mut().for_each(PeerDeadline::restart);
                     }
                     self.left = left;
                     self.budget.spend(len);
@@ -111,32 +104,9 @@ impl Linger {
             }
         }
         // After the reads: bytes that arrived in time are read although this is polled late.
-        self.poll_deadline(now, cx)
-    }
-
-    /// Adds the time to the deadline in which this end did not run.
-    fn look(&mut self) -> Instant {
-        let now = Instant::now();
-        let absence = deadline::absence(now - self.looked_at, self.step);
-        self.deadline = self.deadline.map(|deadline| deadline::after(deadline, absence));
-        self.looked_at = now;
-        now
-    }
-
-    fn poll_deadline(&mut self, mut now: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        while let Some(deadline) = self.deadline {
-            if deadline <= now {
-                return Poll::Ready(());
-            }
-            // Timers are late by a millisecond.
-            let looking = self.timer.poll(deadline.min(deadline::after(now, self.step / 2)), cx);
-            if !self.timer.is_set() {
-                return Poll::Ready(());
-            }
-            ready!(looking);
-            now = self.look();
-        }
-        Poll::Pending
+        let Some(deadline) = &mut self.deadline else { return Poll::Pending };
+        let passed = deadline.poll(&mut self.timer, cx);
+        if self.timer.is_set() { passed } else { Poll::Ready(()) }
     }
 }
 

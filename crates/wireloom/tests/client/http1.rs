@@ -316,6 +316,22 @@ async fn a_server_that_accepts_too_little_content_after_its_response_is_left() {
     }
 }
 
+// SIGSTOP, or a suspended machine.
+#[tokio::test(start_paused = true)]
+async fn time_in_which_the_client_does_not_run_does_not_count_for_the_server() {
+    const LEN: usize = 10 << 10;
+    let (connector, mut received) = answered_early(15, 512);
+    let request = Request::post("http://localhost/", vec![7; LEN]).header("content-length", LEN.to_string());
+    let response = connector.request(request).await.unwrap();
+    let closing = tokio::spawn(response.close());
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::advance(Duration::from_secs(3600)).await;
+    }
+    assert_eq!(closing.await.unwrap(), Ok(()));
+    assert_eq!(received.recv().await, Some(LEN));
+}
+
 #[tokio::test(start_paused = true)]
 async fn content_may_be_produced_long_after_the_response() {
     // A minute is over soon after the content begins.

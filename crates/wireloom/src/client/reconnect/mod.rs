@@ -24,7 +24,7 @@ pub use policy::{LossReason, ReconnectPolicy, Retry};
 pub use sender::ReconnectingSender;
 
 use super::{Connector, Opened};
-use crate::deadline::{self, after};
+use crate::deadline::{PeerDeadline, after};
 use crate::error::{Error, WebSocketError};
 use crate::headers::Headers;
 use crate::websocket::{OwnedMessage, Payload, WebSocket};
@@ -115,9 +115,10 @@ struct Open {
 /// The time for which nothing was received, and nothing up to the ping has arrived at the peer, while its pong is awaited: on a slow link the
 /// ping waits behind long messages. What follows it proves nothing: the kernel of a server that hangs acknowledges it.
 struct Silence {
-    time: Duration,
-    looked_at: Instant,
-    /// The bytes that had been received then, and those up to the ping that had arrived.
+    deadline: PeerDeadline,
+    /// The ping that the deadline is for.
+    pinged_at: Instant,
+    /// The bytes that had been received at the last look, and those up to the ping that had arrived.
     transferred: u64,
 }
 
@@ -305,7 +306,8 @@ impl Reconnecting {
                 let sent_messages = SentMessages::new(self.policy.keep_len_max, now);
                 let link = Link::new(socket.halves().0.clone(), sent_messages, self.policy.confirm_after);
                 self.links.set(Some(link.clone()));
-                let silence = Silence { time: Duration::ZERO, looked_at: now, transferred: 0 };
+                let deadline = PeerDeadline::after(self.policy.confirm_timeout);
+                let silence = Silence { deadline, pinged_at: now, transferred: 0 };
                 let open = Open { socket, link, received: 0, silence, opened_at: now };
                 self.state = State::Open(Box::new(open));
                 Ok(ReconnectEvent::Connected(connected))
@@ -461,7 +463,7 @@ impl Open {
             let pinged_at = sent_messages.pinged_at;
             drop(sent_messages);
             let transferred = self.socket.shared().transferred_len(ping_end);
-            let next = self.silence.look(pinged_at, transferred, policy.confirm_timeout);
+            let next = self.silence.look(pinged_at, transferred);
             Some(next.map_or(Check::Lost, Check::Look))
         } else {
             None
@@ -470,19 +472,13 @@ impl Open {
 }
 
 impl Silence {
-    /// The time of the next look; `None` when the peer has been silent for `timeout`.
-    fn look(&mut self, pinged_at: Instant, transferred: u64, timeout: Duration) -> Option<Instant> {
-        let (now, step) = (Instant::now(), deadline::look_step(timeout));
-        if transferred > self.transferred || pinged_at > self.looked_at {
-            self.time = Duration::ZERO;
-        } else {
-            // The application may not have called `next` meanwhile.
-            let since_last = now - self.looked_at;
-            self.time += since_last - deadline::absence(since_last, step);
+    /// The time of the next look; `None` when the peer has been silent for too long.
+    fn look(&mut self, pinged_at: Instant, transferred: u64) -> Option<Instant> {
+        if transferred > self.transferred || pinged_at > self.pinged_at {
+            self.deadline.restart();
         }
-        (self.looked_at, self.transferred) = (now, transferred);
-        let left = timeout.saturating_sub(self.time);
-        (!left.is_zero()).then(|| after(now, left.min(step)))
+        (self.pinged_at, self.transferred) = (pinged_at, transferred);
+        self.deadline.look(Instant::now())
     }
 }
 
