@@ -371,8 +371,8 @@ impl Registry {
     }
 }
 
-/// Releases memory of idle connections.
-async fn sweep(registry: Weak<Registry>) {
+/// Releases memory of idle connections, for as long as there is a registry.
+pub(crate) async fn sweep(registry: Weak<Registry>) {
     loop {
         sleep(SWEEP_INTERVAL).await;
         let Some(registry) = registry.upgrade() else { return };

@@ -108,24 +108,27 @@ impl Pool {
         let target = Target::http(request.url())?.for_request(&request);
         let headers = connector.headers_for(&target)?;
         let server = Server::from(&target);
-        let home = || Some(Home { shared: Arc::downgrade(&self.shared), server: server.clone() });
-        let Some(kept) = self.take(&server).await else {
-            let opened = connector.connect_http1(&target).await?;
-            let connection = connector.ready_for(&request, &target, &headers, opened).await?;
-            let pending = connection.send(&target, connector, &headers, request, home())?;
-            return Exchange::http1(pending).response().await;
+        let send = |connection: Http1, request| {
+            let home = Home { shared: Arc::downgrade(&self.shared), server: server.clone() };
+            connection.send(&target, connector, &headers, request, Some(home))
         };
-        let again = request.try_clone();
-        let is_idempotent = request.is_idempotent();
-        let mut pending = kept.send(&target, connector, &headers, request, home())?;
-        match (pending.unanswered().await, again) {
-            (Some(Unanswered { was_sent }), Some(again)) if is_idempotent || !was_sent => {
-                let connection = connector.connect_http1(&target).await?;
-                let pending = connection.send(&target, connector, &headers, again, home())?;
-                Exchange::http1(pending).response().await
+        let pending = match self.take(&server).await {
+            None => {
+                let opened = connector.connect_http1(&target).await?;
+                send(connector.ready_for(&request, &target, &headers, opened).await?, request)?
             }
-            _ => Exchange::http1(pending).response().await,
-        }
+            Some(kept) => {
+                let (is_idempotent, again) = (request.is_idempotent(), request.try_clone());
+                let mut pending = send(kept, request)?;
+                match (pending.unanswered().await, again) {
+                    (Some(Unanswered { was_sent }), Some(again)) if is_idempotent || !was_sent => {
+                        send(connector.connect_http1(&target).await?, again)?
+                    }
+                    _ => pending,
+                }
+            }
+        };
+        Exchange::http1(pending).response().await
     }
 
     /// A connection to a server that is still open.

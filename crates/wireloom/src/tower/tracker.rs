@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::task::JoinHandle;
 
 use crate::memory::{Memory, MemoryStats};
-use crate::registry::{Phase, Registry, SWEEP_INTERVAL};
+use crate::registry::{Phase, Registry, sweep};
 
 /// Tracks the WebSockets on a server of another crate, whose own graceful shutdown does not know of them. Wireloom's
 /// [`Server`](crate::Server) tracks its own.
@@ -108,14 +108,7 @@ impl WebSocketTracker {
 }
 
 async fn free_memory(registry: Weak<Registry>, memory: Arc<Memory>, watching: impl Future<Output = ()>) {
-    let sweeping = async {
-        loop {
-            tokio::time::sleep(SWEEP_INTERVAL).await;
-            let Some(registry) = registry.upgrade() else { return };
-            registry.sweep();
-        }
-    };
-    let (mut watching, mut sweeping) = (pin!(watching), pin!(sweeping));
+    let (mut watching, mut sweeping) = (pin!(watching), pin!(sweep(registry)));
     let mut scheduling = pin!(memory.scheduler().run());
     poll_fn(|cx| {
         let _ = watching.as_mut().poll(cx);
@@ -132,6 +125,7 @@ mod tests {
 
     use super::*;
     use crate::memory::{Category, Evict, Reservation, default_max};
+    use crate::registry::SWEEP_INTERVAL;
 
     struct Holder(Mutex<Option<Reservation>>);
 
