@@ -127,16 +127,10 @@ impl Http1 {
         let request_task = RequestTask {
             connection: self,
             home,
-            announced: None,
             writer,
-            has_answer: false,
             bytes: BytesMut::new(),
-            scanned: 0,
             is_head: method == "HEAD",
-            interim_len: 0,
-            body_reader: None,
-            complete: None,
-            progress: None,
+            response: Response::Head(ResponseHead::default()),
             answers: sender,
         };
         let task = tokio::spawn(request_task.run());
@@ -250,24 +244,49 @@ struct RequestTask {
     connection: Http1,
     /// Where the connection returns to; `None` if it is closed.
     home: Option<Home>,
-    /// How long the server keeps the connection.
-    announced: Option<Duration>,
     writer: RequestWriter,
-    /// A byte of a response has arrived.
-    has_answer: bool,
     /// Bytes that were read and not consumed.
     bytes: BytesMut,
-    /// The length of the prefix that is known not to contain the end of a head.
-    scanned: usize,
     is_head: bool,
+    response: Response,
+    answers: mpsc::UnboundedSender<Result<Answer, Failure>>,
+}
+
+/// ```text
+/// Head <--> interim responses
+///   '------ final response ----> Content
+/// ```
+enum Response {
+    Head(ResponseHead),
+    Content(Box<ResponseContent>),
+}
+
+/// A head that has not arrived, or not all of it.
+#[derive(Default)]
+struct ResponseHead {
+    /// A byte of it, or of an interim response before it, has arrived.
+    has_begun: bool,
+    /// The length of the prefix that is known not to contain its end.
+    scanned: usize,
+    /// Interim responses before it.
     interim_len: usize,
-    /// The content of the response.
-    body_reader: Option<BodyReader>,
+}
+
+/// The content of the final response.
+struct ResponseContent {
+    reader: BodyReader,
     /// A response that arrived completely. It is handed over after its connection was kept, unless content is still to be sent.
     complete: Option<Answer>,
-    /// After a response of success: the content is sent to its end.
+    /// After a response of success: the content of the request is sent to its end.
     progress: Option<Progress>,
-    answers: mpsc::UnboundedSender<Result<Answer, Failure>>,
+    /// How long the server keeps the connection.
+    announced: Option<Duration>,
+}
+
+impl ResponseContent {
+    fn has_arrived(&self) -> bool {
+        self.reader.end() == Some(BodyEnd::Complete)
+    }
 }
 
 impl RequestTask {
@@ -283,48 +302,46 @@ impl RequestTask {
             self.poll_sent(cx).map_err(|error| Failure { error: error.into(), unanswered: None })
         });
         let ended = ended.await;
-        let is_reusable = ended.is_ok() && self.is_reusable();
-        let (is_answered, is_accepted) = (self.body_reader.is_some(), self.progress.is_some());
-        let Self { mut connection, home, announced, answers, complete, .. } = self;
-        let hand_over = |complete: Option<Answer>| {
-            // The caller may have dropped the exchange.
-            complete.into_iter().for_each(|answer| drop(answers.send(Ok(answer))));
-        };
-        match (ended, home) {
-            (Ok(()), Some(home)) if is_reusable => {
-                home.put(connection, announced);
-                hand_over(complete);
+        let Self { mut connection, home, answers, response, writer, bytes, .. } = self;
+        let Response::Content(mut content) = response else {
+            if let Err(failure) = ended {
+                // The caller may have dropped the exchange.
+                drop(answers.send(Err(failure)));
             }
-            (Ok(()), _) => {
-                hand_over(complete);
+            return Ok(());
+        };
+        let complete = content.complete.take();
+        let hand_over = || complete.into_iter().for_each(|answer| drop(answers.send(Ok(answer))));
+        if let Err(failure) = ended {
+            hand_over();
+            // A response body reports by itself that it is incomplete.
+            return if content.progress.is_some() { Err(failure.error) } else { Ok(()) };
+        }
+        // The connection is between two messages, in both directions.
+        let is_reusable = content.has_arrived() && bytes.is_empty() && writer.has_ended() && !writer.is_cut();
+        match home.filter(|_| is_reusable) {
+            Some(home) => {
+                home.put(connection, content.announced);
+                hand_over();
+            }
+            None => {
+                hand_over();
                 let shutdown = poll_fn(|cx| connection.io.poll_shutdown(cx));
                 // The exchange is complete: errors do not matter.
                 let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, shutdown).await;
             }
-            // A response body reports by itself that it is incomplete.
-            (Err(failure), _) if is_answered => {
-                hand_over(complete);
-                return if is_accepted { Err(failure.error) } else { Ok(()) };
-            }
-            // The caller may have dropped the exchange.
-            (Err(failure), _) => drop(answers.send(Err(failure))),
         }
         Ok(())
     }
 
     /// `Some` before the first byte of a response.
     fn unanswered(&self) -> Option<Unanswered> {
-        (!self.has_answer).then_some(Unanswered { was_sent: self.writer.written() > 0 })
-    }
-
-    /// Whether the connection is between two messages, in both directions.
-    fn is_reusable(&self) -> bool {
-        self.has_received() && self.bytes.is_empty() && self.writer.has_ended() && !self.writer.is_cut()
-    }
-
-    /// Whether the response is complete.
-    fn has_received(&self) -> bool {
-        self.body_reader.as_ref().is_some_and(|reader| reader.end() == Some(BodyEnd::Complete))
+        match self.response {
+            Response::Head(ResponseHead { has_begun: false, .. }) => {
+                Some(Unanswered { was_sent: self.writer.written() > 0 })
+            }
+            _ => None,
+        }
     }
 
     /// Ready when the content needs no more time after the response. RFC 9110 §7.5: a response of success does not end it. Any other does.
@@ -332,18 +349,20 @@ impl RequestTask {
     /// # Errors
     /// Not all of the content was sent after a response of success. A caller that drops the response before its end ends it too.
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HttpError>> {
-        let Some(progress) = &mut self.progress else { return Poll::Ready(Ok(())) };
+        let Response::Content(content) = &mut self.response else { return Poll::Ready(Ok(())) };
+        let has_arrived = content.has_arrived();
+        let Some(progress) = &mut content.progress else { return Poll::Ready(Ok(())) };
         if self.writer.is_cut() {
             return Poll::Ready(Err(HttpError::ConnectionLost));
         }
         if self.writer.has_ended() {
             return Poll::Ready(Ok(()));
         }
-        if self.body_reader.as_ref().is_none_or(|reader| reader.end() != Some(BodyEnd::Complete)) {
+        if !has_arrived {
             return Poll::Ready(Err(HttpError::Closed));
         }
         // The caller may produce the content after it.
-        if let Some(answer) = self.complete.take() {
+        if let Some(answer) = content.complete.take() {
             let _ = self.answers.send(Ok(answer));
         }
         progress.poll_stalled(cx, &self.connection.io, &self.writer).map(Err)
@@ -352,17 +371,20 @@ impl RequestTask {
     /// Receives until the caller reads no more. Ready at the end of the response.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         loop {
-            if let Some(body_reader) = &mut self.body_reader {
-                return body_reader.poll(cx, &mut self.connection.io, &mut self.bytes).map(|_| Ok(()));
-            }
-            match head::end(&self.bytes, &mut self.scanned) {
+            let head = match &mut self.response {
+                Response::Head(head) => head,
+                Response::Content(content) => {
+                    return content.reader.poll(cx, &mut self.connection.io, &mut self.bytes).map(|_| Ok(()));
+                }
+            };
+            match head::end(&self.bytes, &mut head.scanned) {
                 Some(len) if len <= self.connection.limits.head_len_max => {
-                    self.scanned = 0;
+                    head.scanned = 0;
                     let head = self.bytes[..len].to_vec();
                     self.bytes.advance(len);
-                    self.take_head(head)?;
+                    self.handle_head(head)?;
                     // `100 Continue` lets the content be sent.
-                    if self.body_reader.is_none() {
+                    if let Response::Head(_) = self.response {
                         self.writer.poll_send(cx, &mut self.connection.io)?;
                     }
                 }
@@ -371,7 +393,7 @@ impl RequestTask {
                     if read.map_err(failed)? == 0 {
                         return Poll::Ready(Err(Error::Http(HttpError::ConnectionLost)));
                     }
-                    self.has_answer = true;
+                    head.has_begun = true;
                     if is_tls_alert(&self.bytes) {
                         return Poll::Ready(Err(Error::TlsRequired));
                     }
@@ -385,59 +407,67 @@ impl RequestTask {
         }
     }
 
-    fn take_head(&mut self, head: Vec<u8>) -> Result<(), Error> {
+    fn handle_head(&mut self, head: Vec<u8>) -> Result<(), Error> {
         let (status, version, mut headers) = head::parse_response(head, self.connection.limits.headers_max)
             .map_err(|(line, why)| Error::InvalidResponse(line, why))?;
         headers.make_names_lowercase();
-        let (answer, is_complete) = match status {
+        match status {
             // RFC 9110 §15.2.2: no upgrade was requested.
-            101 => {
-                return Err(Error::Http(HttpError::Malformed(
-                    "the server switches protocols without a request for that",
-                )));
-            }
+            101 => Err(Error::Http(HttpError::Malformed(
+                "the server switches protocols without a request for that",
+            ))),
             100..200 => {
-                if status == 100 {
-                    self.writer.handle_continue();
-                }
-                self.interim_len += 1;
-                if self.interim_len > INTERIM_MAX {
-                    return Ok(());
-                }
-                (Answer::Interim(Head { status, headers }), false)
+                self.handle_interim(Head { status, headers });
+                Ok(())
             }
-            _ => {
-                let is_wanted = self.writer.handle_response();
-                self.progress = (is_wanted && status < 300).then(Progress::new);
-                let framing = Framing::of_response(&headers, version, status, self.is_head);
-                let framing = framing.map_err(|(_, why)| Error::Http(HttpError::Malformed(why)))?;
-                // RFC 9112 §9.3.
-                if version != Version::Http11
-                    || matches!(framing, Framing::Close)
-                    || headers.names("connection", "close")
-                {
-                    self.home = None;
-                }
-                self.announced = headers.get("keep-alive").and_then(keep_alive_timeout);
-                let begun = BodyReader::new(framing, &mut self.bytes);
-                let (body_reader, content) =
-                    begun.map_err(|(_, why)| Error::Http(HttpError::Malformed(why)))?;
-                let is_complete = body_reader.end() == Some(BodyEnd::Complete);
-                self.body_reader = Some(body_reader);
-                let body = match headers.get("content-length").and_then(|len| parse_len(len).ok()) {
-                    // RFC 9110 §8.6: the length of content that is not sent.
-                    Some(len) if self.is_head || status == 304 => Body::omitted(len),
-                    _ => Body::http1(content),
-                };
-                (Answer::Final(version, Head { status, headers }, body), is_complete)
-            }
+            _ => self.handle_final(version, Head { status, headers }),
+        }
+    }
+
+    fn handle_interim(&mut self, interim: Head) {
+        if interim.status == 100 {
+            self.writer.handle_continue();
+        }
+        let Response::Head(head) = &mut self.response else { return };
+        head.interim_len += 1;
+        if head.interim_len <= INTERIM_MAX {
+            // Fails if the caller has dropped the exchange; then this task is stopped.
+            let _ = self.answers.send(Ok(Answer::Interim(interim)));
+        }
+    }
+
+    fn handle_final(&mut self, version: Version, head: Head) -> Result<(), Error> {
+        let malformed = |(_, why)| Error::Http(HttpError::Malformed(why));
+        let Head { status, headers } = &head;
+        let is_wanted = self.writer.handle_response();
+        let framing = Framing::of_response(headers, version, *status, self.is_head).map_err(malformed)?;
+        // RFC 9112 §9.3.
+        if version != Version::Http11
+            || matches!(framing, Framing::Close)
+            || headers.names("connection", "close")
+        {
+            self.home = None;
+        }
+        let (reader, content) = BodyReader::new(framing, &mut self.bytes).map_err(malformed)?;
+        let mut response = ResponseContent {
+            progress: (is_wanted && *status < 300).then(Progress::new),
+            announced: headers.get("keep-alive").and_then(keep_alive_timeout),
+            complete: None,
+            reader,
         };
-        if is_complete && self.home.is_some() {
-            self.complete = Some(answer);
+        let body = match headers.get("content-length").and_then(|len| parse_len(len).ok()) {
+            // RFC 9110 §8.6: the length of content that is not sent.
+            Some(len) if self.is_head || *status == 304 => Body::omitted(len),
+            _ => Body::http1(content),
+        };
+        let answer = Answer::Final(version, head, body);
+        if response.has_arrived() && self.home.is_some() {
+            response.complete = Some(answer);
         } else {
             // Fails if the caller has dropped the exchange; then this task is stopped.
             let _ = self.answers.send(Ok(answer));
         }
+        self.response = Response::Content(Box::new(response));
         Ok(())
     }
 }

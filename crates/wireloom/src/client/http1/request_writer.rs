@@ -24,30 +24,38 @@ pub(super) struct RequestWriter {
     /// Bytes to write before more content.
     out: VecDeque<Bytes>,
     unflushed: bool,
-    /// `None` when all of it is in `out`, or the server does not want it.
-    content: Option<Body>,
+    content: Content,
     /// Remaining bytes of `Content-Length`; `None` for the chunked coding.
     left: Option<u64>,
-    /// The deadline until which the content waits for `100 Continue`.
-    continue_timer: Option<Pin<Box<Sleep>>>,
     /// The length of what the transport has accepted.
     written: u64,
-    /// Not all is sent: the transport has failed, or the server does not want it.
-    is_cut: bool,
+}
+
+/// ```text
+/// AwaitingContinue -- 100 Continue, timeout --> Producing -- its end --> Complete
+///       |                                           |                       |
+///       '-- final response, failure --> Unwanted    '-- failure --> Lost <--' not all of it was written
+/// ```
+enum Content {
+    /// RFC 9110 §10.1.1: until the server asks for it, or has not done so in time.
+    AwaitingContinue(Body, Pin<Box<Sleep>>),
+    Producing(Body),
+    /// All of it is in `out`, or was written.
+    Complete,
+    /// The server has not asked for it.
+    Unwanted,
+    /// The transport has failed.
+    Lost,
 }
 
 impl RequestWriter {
     /// `len` is that of the content; `None` for the chunked coding.
     pub(super) fn new(head: Vec<u8>, content: Body, len: Option<u64>, awaits_continue: bool) -> Self {
-        Self {
-            out: VecDeque::from([head.into()]),
-            unflushed: false,
-            content: Some(content),
-            left: len,
-            continue_timer: awaits_continue.then(|| Box::pin(tokio::time::sleep(CONTINUE_TIMEOUT))),
-            written: 0,
-            is_cut: false,
-        }
+        let content = match awaits_continue {
+            true => Content::AwaitingContinue(content, Box::pin(tokio::time::sleep(CONTINUE_TIMEOUT))),
+            false => Content::Producing(content),
+        };
+        Self { out: VecDeque::from([head.into()]), unflushed: false, content, left: len, written: 0 }
     }
 
     /// The length of what the transport has accepted.
@@ -55,9 +63,9 @@ impl RequestWriter {
         self.written
     }
 
-    /// Whether not all is sent.
+    /// Whether not all is sent: the transport has failed, or the server does not want it.
     pub(super) fn is_cut(&self) -> bool {
-        self.is_cut
+        matches!(self.content, Content::Unwanted | Content::Lost)
     }
 
     /// Whether no bytes wait for the transport.
@@ -67,22 +75,24 @@ impl RequestWriter {
 
     /// Whether nothing is left to be sent.
     pub(super) fn has_ended(&self) -> bool {
-        self.content.is_none() && self.is_idle()
+        let is_produced = !matches!(self.content, Content::AwaitingContinue(..) | Content::Producing(_));
+        is_produced && self.is_idle()
     }
 
-    /// `100 Continue` has arrived.
+    /// `100 Continue` has arrived, or is not waited for any more.
     pub(super) fn handle_continue(&mut self) {
-        self.continue_timer = None;
+        self.content = match std::mem::replace(&mut self.content, Content::Unwanted) {
+            Content::AwaitingContinue(content, _) => Content::Producing(content),
+            other => other,
+        };
     }
 
     /// The final response has arrived. Returns false if the content waited for `100 Continue`: it is not sent.
     pub(super) fn handle_response(&mut self) -> bool {
-        let is_wanted = self.continue_timer.take().is_none();
-        if !is_wanted {
-            self.content = None;
-            self.is_cut = true;
+        if let Content::AwaitingContinue(..) = self.content {
+            self.content = Content::Unwanted;
         }
-        is_wanted
+        !matches!(self.content, Content::Unwanted)
     }
 
     /// Sends until the transport is full.
@@ -94,13 +104,17 @@ impl RequestWriter {
             if !self.poll_written(cx, io) {
                 return Ok(());
             }
-            let Some(content) = &mut self.content else { return Ok(()) };
-            if let Some(continue_timer) = &mut self.continue_timer {
-                if continue_timer.as_mut().poll(cx).is_pending() {
-                    return Ok(());
+            let content = match &mut self.content {
+                Content::Producing(content) => content,
+                Content::AwaitingContinue(_, timer) => {
+                    if timer.as_mut().poll(cx).is_pending() {
+                        return Ok(());
+                    }
+                    self.handle_continue();
+                    continue;
                 }
-                self.continue_timer = None;
-            }
+                Content::Complete | Content::Unwanted | Content::Lost => return Ok(()),
+            };
             match content.poll_chunk(cx) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Some(data)) => {
@@ -116,7 +130,7 @@ impl RequestWriter {
                 }
                 Poll::Ready(None) => {
                     let trailers = content.trailers();
-                    self.content = None;
+                    self.content = Content::Complete;
                     match self.left {
                         Some(1..) => return Err(LENGTH),
                         // RFC 9112 §6.5: only the chunked coding has trailers.
@@ -173,9 +187,11 @@ impl RequestWriter {
 
     /// The server accepts no more. Its response may say why.
     fn give_up(&mut self) {
-        self.is_cut = true;
+        self.content = match self.content {
+            Content::AwaitingContinue(..) | Content::Unwanted => Content::Unwanted,
+            Content::Producing(_) | Content::Complete | Content::Lost => Content::Lost,
+        };
         self.out.clear();
         self.unflushed = false;
-        self.content = None;
     }
 }
