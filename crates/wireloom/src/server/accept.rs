@@ -99,7 +99,7 @@ impl Connection {
         let Self { io, origin, config, registry, registration, mut timeouts, mut bytes, mut bytes_memory } =
             self;
         let mut deadline = PeerDeadline::after(config.handshake_timeout);
-        let mut accepting = tls.accept(Counted::with_read_ahead(io, std::mem::take(&mut bytes)));
+        let mut accepting = tls.accept(Counted::new(io).with_read_ahead(std::mem::take(&mut bytes)));
         let accepted = timeouts.within(&mut deadline, Phase::Aborted, |cx| Pin::new(&mut accepting).poll(cx));
         let Some(stream) = accepted.await.ok().and_then(Result::ok) else {
             failed.fetch_add(1, Ordering::Relaxed);

@@ -24,8 +24,8 @@ impl Counted {
 
     /// These bytes were read from the transport.
     #[cfg(feature = "server")]
-    pub(crate) fn with_read_ahead(io: Io, read_ahead: BytesMut) -> Self {
-        Self { io, read_ahead, accepted: 0 }
+    pub(crate) fn with_read_ahead(self, read_ahead: BytesMut) -> Self {
+        Self { read_ahead, ..self }
     }
 
     pub(super) fn io(&self) -> &Io {
