@@ -598,7 +598,7 @@ typedef struct wl_h2_event {
 
 // The state of an HTTP/2 connection.
 typedef struct wl_h2_state {
-  // The memory that the connection uses for the peer, in bytes.
+  // The memory that the connection uses for the peer, in bytes: also that of the events of the last `wl_h2_handle_input`.
   uint64_t memory_len;
   // The number of streams.
   size_t streams;

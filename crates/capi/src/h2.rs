@@ -24,6 +24,13 @@ pub struct wl_h2 {
     pub id: u64,
 }
 
+/// The size of the fields, in bytes as RFC 9113 section 6.5.2 counts them, above which a call of `wl_h2_handle_input` handles no other
+/// frame: the events have copies of them, and a few bytes of input can decode to kilobytes.
+const DECODED_LEN_MAX: usize = 64 << 10;
+
+/// The capacity that a vector of an arena keeps between calls, in bytes.
+const KEPT_MAX: usize = 64 << 10;
+
 struct Http2 {
     connection: Connection,
     arena: Arena,
@@ -178,18 +185,32 @@ enum Holding {
     Bytes(usize),
 }
 
+fn memory_len<T>(vector: &Vec<T>) -> usize {
+    vector.capacity() * size_of::<T>()
+}
+
+fn clear<T>(vector: &mut Vec<T>) {
+    vector.clear();
+    if memory_len(vector) > KEPT_MAX {
+        *vector = Vec::new();
+    }
+}
+
 impl Arena {
+    /// Frees what an unusually large call needed.
     fn clear(&mut self) {
-        self.bytes.clear();
-        self.spans.clear();
-        self.fields.0.clear();
-        self.holdings.clear();
+        clear(&mut self.bytes);
+        clear(&mut self.spans);
+        clear(&mut self.fields.0);
+        clear(&mut self.holdings);
     }
 
-    /// Frees what an unusually large call needed.
-    fn shrink(&mut self) {
-        self.clear();
-        *self = Self::default();
+    /// The memory that it uses, in bytes.
+    fn memory_len(&self) -> usize {
+        memory_len(&self.bytes)
+            + memory_len(&self.spans)
+            + memory_len(&self.fields.0)
+            + memory_len(&self.holdings)
     }
 
     fn push_field(&mut self, name: &[u8], value: &[u8], sensitive: bool) {
@@ -357,7 +378,8 @@ pub unsafe extern "C" fn wl_h2_new(role: u32, config: *const wl_h2_config, h2: *
     call(|| {
         let role = http2_role(role)?;
         // SAFETY: the caller's promise is passed on.
-        let (config, slot) = unsafe { (http2_config(role, config)?, memory::out(h2)?) };
+        let (mut config, slot) = unsafe { (http2_config(role, config)?, memory::out(h2)?) };
+        config.decoded_len_max = DECODED_LEN_MAX;
         let connection = Connection::new(role, config)?;
         let http2 = Http2 { connection, arena: Arena::default(), offered: 0, last_error: None };
         slot.write(wl_h2 { id: CONNECTIONS.insert(http2)? });
@@ -407,6 +429,7 @@ pub unsafe extern "C" fn wl_h2_handle_input(
         }
         CONNECTIONS.with(h2.id, |Http2 { connection, arena, last_error, .. }| {
             arena.clear();
+            connection.take_decoded_len();
             let (mut used, mut found) = (0, 0);
             let result = loop {
                 if found == events.len() {
@@ -422,7 +445,9 @@ pub unsafe extern "C" fn wl_h2_handle_input(
                     }
                     Ok((taken, None)) => {
                         used += taken;
-                        break Ok(wl_status::Ok);
+                        // The peer reads, so the rest is left for the fields that were decoded.
+                        let is_full = used < input.len() && connection.wants_read();
+                        break Ok(if is_full { wl_status::More } else { wl_status::Ok });
                     }
                     Err(error) => {
                         *last_error = Some(error);
@@ -747,7 +772,7 @@ pub enum wl_h2_ended {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct wl_h2_state {
-    /// The memory that the connection uses for the peer, in bytes.
+    /// The memory that the connection uses for the peer, in bytes: also that of the events of the last `wl_h2_handle_input`.
     pub memory_len: u64,
     /// The number of streams.
     pub streams: usize,
@@ -773,7 +798,7 @@ pub unsafe extern "C" fn wl_h2_get_state(h2: wl_h2, state: *mut wl_h2_state) -> 
     call(|| {
         // SAFETY: the caller's promise is passed on.
         let slot = unsafe { memory::out(state)? };
-        with(h2, |connection| {
+        CONNECTIONS.with(h2.id, |Http2 { connection, arena, .. }| {
             let (ended, code) = match connection.ended() {
                 None => (wl_h2_ended::No, ErrorCode::NO_ERROR),
                 Some(Ended::Drained) => (wl_h2_ended::Drained, ErrorCode::NO_ERROR),
@@ -784,7 +809,7 @@ pub unsafe extern "C" fn wl_h2_get_state(h2: wl_h2, state: *mut wl_h2_state) -> 
                 Some(_) => (wl_h2_ended::Eof, ErrorCode::NO_ERROR),
             };
             slot.write(wl_h2_state {
-                memory_len: connection.memory().total(),
+                memory_len: connection.memory().total() + arena.memory_len() as u64,
                 streams: connection.streams(),
                 open_capacity: connection.open_capacity(),
                 code: code.get(),
@@ -819,8 +844,83 @@ pub extern "C" fn wl_h2_release_buffers(h2: wl_h2) -> wl_status {
     call(|| {
         CONNECTIONS.with(h2.id, |Http2 { connection, arena, .. }| {
             connection.shrink();
-            arena.shrink();
+            *arena = Arena::default();
             Ok(())
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        out.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
+        out.extend_from_slice(&[kind, flags]);
+        out.extend_from_slice(&stream.to_be_bytes());
+        out.extend_from_slice(payload);
+    }
+
+    /// GET, each but the first with 16 references to a field of 3,900 bytes in the dynamic table.
+    fn requests(count: u32) -> Vec<u8> {
+        let mut input = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        frame(&mut input, 4, 0, 0, &[]);
+        let mut block = b"\x82\x86\x84\x41\x01a\x40\x01x\x7f\xbd\x1d".to_vec();
+        block.resize(block.len() + 3_900, b'v');
+        frame(&mut input, 1, 5, 1, &block);
+        let block = [&b"\x82\x86\x84\xbf"[..], &[0xbe; 16]].concat();
+        (1..count).for_each(|index| frame(&mut input, 1, 5, 2 * index + 1, &block));
+        input
+    }
+
+    #[test]
+    fn a_few_bytes_of_input_do_not_hold_megabytes() {
+        const REQUESTS: u32 = 64;
+        let mut h2 = wl_h2 { id: 0 };
+        let memory_len = |h2| {
+            let mut state = MaybeUninit::<wl_h2_state>::uninit();
+            // SAFETY: a place for the state, which is written.
+            unsafe {
+                assert_eq!(wl_h2_get_state(h2, state.as_mut_ptr()), wl_status::Ok);
+                state.assume_init().memory_len
+            }
+        };
+        // SAFETY: the arguments are valid, and the events are written up to `found`.
+        unsafe {
+            assert_eq!(wl_h2_new(wl_role::Server as u32, core::ptr::null(), &mut h2), wl_status::Ok);
+            let input = requests(REQUESTS);
+            let mut events = [const { MaybeUninit::<wl_h2_event>::uninit() }; 256];
+            let (mut at, mut seen) = (0, 0);
+            loop {
+                let (mut used, mut found) = (0, 0);
+                let rest = &input[at..];
+                let slots = events.as_mut_ptr().cast();
+                let status =
+                    wl_h2_handle_input(h2, 1, rest.as_ptr(), rest.len(), &mut used, slots, 256, &mut found);
+                at += used;
+                let events = events[..found].iter().map(|event| event.assume_init_ref());
+                let fields: usize = events.clone().map(|event| event.fields_len).sum();
+                // What one more block has, which was begun below the bound.
+                assert!(fields * 3_900 <= DECODED_LEN_MAX * 3, "{fields} fields at once");
+                assert!(memory_len(h2) > fields as u64 * 100, "the events count");
+                seen += events.filter(|event| event.kind == wl_h2_event_kind::Request as u32).count();
+                if status != wl_status::More {
+                    assert_eq!(status, wl_status::Ok);
+                    break;
+                }
+            }
+            assert_eq!((at, seen), (input.len(), REQUESTS as usize));
+            let (mut used, mut found) = (0, 0);
+            let slots = events.as_mut_ptr().cast();
+            let status = wl_h2_handle_input(h2, 1, core::ptr::null(), 0, &mut used, slots, 256, &mut found);
+            assert_eq!((status, found), (wl_status::Ok, 0));
+            CONNECTIONS
+                .with(h2.id, |http2| {
+                    assert!(http2.arena.memory_len() <= 4 * KEPT_MAX);
+                    Ok(())
+                })
+                .unwrap();
+            wl_h2_free(h2);
+        }
+    }
 }
