@@ -130,8 +130,8 @@ pub struct Refusal {
     pub temporary: bool,
 }
 
-/// A copy of bytes of the application. They may have a destructor that calls the hub, and be part of a buffer that is much larger: they
-/// are dropped here, where nothing is locked.
+/// A copy of bytes of the application, or of a request. They may have a destructor that calls the hub, and be part of a buffer that is much
+/// larger: they are dropped here, where nothing is locked.
 pub(crate) fn copied(bytes: Bytes) -> Bytes {
     Bytes::copy_from_slice(&bytes)
 }

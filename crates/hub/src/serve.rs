@@ -293,13 +293,16 @@ impl Hub {
             return Err(refuse_method("POST"));
         }
         let encoding = encoding_of(request);
-        // In a JSON string most quotes and backslashes are escaped.
-        let body = self.body(request, 2).await?;
-        // The session pays for the commands.
-        charge(budget::COMMAND + body.len() / budget::BYTES_PER_UNIT).await;
-        let request = match encoding {
-            Encoding::Json => protocol::decode_object::<JsonEmulationRequest>(&body).map(From::from).ok(),
-            Encoding::Protobuf => EmulationRequest::decode(body).ok(),
+        let request = {
+            // In a JSON string most quotes and backslashes are escaped.
+            let body = self.body(request, 2).await?;
+            // The session pays for the commands.
+            charge(budget::COMMAND + body.len() / budget::BYTES_PER_UNIT).await;
+            match encoding {
+                Encoding::Json => protocol::decode_object::<JsonEmulationRequest>(&body).map(From::from).ok(),
+                // Decoded from a slice, so that its fields are copies: the body is dropped before the commands wait.
+                Encoding::Protobuf => EmulationRequest::decode(&*body).ok(),
+            }
         };
         let malformed = || Response::text(400, "the body is not an emulation request\n");
         let EmulationRequest { node, session, data: commands } = request.ok_or_else(malformed)?;

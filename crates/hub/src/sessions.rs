@@ -63,11 +63,12 @@ impl Sessions {
         Inbox { sessions: self.clone(), id, receiver, handled: None }
     }
 
-    pub(crate) fn send(&self, id: &str, message: Bytes) -> Delivered {
+    /// The queue has a copy: a slice would keep a whole body, whose length nobody counts.
+    pub(crate) fn send(&self, id: &str, message: &[u8]) -> Delivered {
         let Some(queue) = lock(&self.0).get(id).cloned() else { return Delivered::Unknown };
         let cost = u32::try_from(message.len() + MESSAGE_COST).unwrap_or(u32::MAX);
         let Ok(space) = queue.space.try_acquire_many_owned(cost) else { return Delivered::Full };
-        match queue.sender.send(Waiting { message, space }) {
+        match queue.sender.send(Waiting { message: Bytes::copy_from_slice(message), space }) {
             Ok(()) => Delivered::Queued,
             Err(_) => Delivered::Unknown,
         }
@@ -112,7 +113,7 @@ mod tests {
         let sessions = Arc::new(Sessions::default());
         let mut inbox = sessions.open(3 * (MESSAGE_COST + 10));
         let id = inbox.id();
-        let send = |len| sessions.send(&id, vec![0; len].into());
+        let send = |len| sessions.send(&id, &vec![0; len]);
         assert_eq!(
             send(3 * (MESSAGE_COST + 10) - MESSAGE_COST + 1),
             Delivered::Full,
@@ -133,10 +134,10 @@ mod tests {
         let [inbox, other] = [sessions.open(1_000), sessions.open(1_000)];
         let id = inbox.id();
         assert_ne!(id, other.id());
-        assert_eq!(sessions.send(&id, Bytes::new()), Delivered::Queued);
+        assert_eq!(sessions.send(&id, b""), Delivered::Queued);
         drop(inbox);
-        assert_eq!(sessions.send(&id, Bytes::new()), Delivered::Unknown);
-        assert_eq!(sessions.send("", Bytes::new()), Delivered::Unknown);
+        assert_eq!(sessions.send(&id, b""), Delivered::Unknown);
+        assert_eq!(sessions.send("", b""), Delivered::Unknown);
         assert_eq!(lock(&sessions.0).len(), 1);
     }
 }

@@ -10,6 +10,7 @@ use super::Node;
 use crate::calls::{ANSWER_TIMEOUT, Answer, Call, ChannelList, Message, NodeInfo, Payload, is_name};
 use crate::concurrently::concurrently;
 use crate::engine::EngineError;
+use crate::hooks::copied;
 use crate::pattern::matches;
 use crate::sessions::Delivered;
 
@@ -28,19 +29,23 @@ impl Node {
         commands: Bytes,
     ) -> Result<Delivered, EngineError> {
         if node.is_empty() || node == self.name {
-            return Ok(self.sessions.send(session, commands));
+            return Ok(self.sessions.send(session, &commands));
         }
         // The answer arrives over the engine, whether or not this node has clients.
         self.start();
         // A node that has just started does not know the others yet.
         let is_new = self.clock.elapsed() < ANSWER_TIMEOUT;
-        if !is_name(node) || !(is_new || self.engine.peers().iter().any(|peer| peer == node)) {
+        // The call keeps the id of the session, too.
+        if !is_name(node)
+            || !is_name(session)
+            || !(is_new || self.engine.peers().iter().any(|peer| peer == node))
+        {
             return Ok(Delivered::Unknown);
         }
         let Some(_permit) = self.calls.permit_for_client(commands.len()) else {
             return Err(EngineError::Unavailable("too many calls to other nodes wait".into()));
         };
-        let call = Call::Emulate { session: session.to_owned(), commands: Payload(commands) };
+        let call = Call::Emulate { session: session.to_owned(), commands: Payload(copied(commands)) };
         match self.call(node, call).await? {
             Answer::Emulated(delivered) => Ok(delivered),
             other => Err(unexpected(node, &other)),
@@ -54,7 +59,7 @@ impl Node {
                 // Commands keep their order; what takes longer is left to the task.
                 let call = match call {
                     Call::Emulate { session, commands } => {
-                        Ok(Answer::Emulated(self.sessions.send(&session, commands.0)))
+                        Ok(Answer::Emulated(self.sessions.send(&session, &commands.0)))
                     }
                     other => Err(other),
                 };
@@ -89,7 +94,9 @@ impl Node {
     /// Answers another node.
     fn answer(&self, call: Call) -> Answer {
         match call {
-            Call::Emulate { session, commands } => Answer::Emulated(self.sessions.send(&session, commands.0)),
+            Call::Emulate { session, commands } => {
+                Answer::Emulated(self.sessions.send(&session, &commands.0))
+            }
             Call::Channels { pattern, len_max } => {
                 let list = self.channels_like(&pattern, len_max);
                 list.map_or(Answer::TooMany, |list| Answer::Channels(list.into_channels()))
@@ -188,8 +195,13 @@ fn unexpected(node: &str, answer: &Answer) -> EngineError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use prost::Message as _;
+
     use super::*;
     use crate::hub::Hub;
+    use crate::protocol::EmulationRequest;
 
     #[tokio::test]
     async fn commands_for_other_nodes_wait_up_to_a_limit() {
@@ -204,5 +216,36 @@ mod tests {
         assert!(is_refused().await);
         permits.pop();
         assert!(!is_refused().await);
+    }
+
+    /// The body of a request, and whether anything keeps it.
+    struct Body {
+        bytes: Vec<u8>,
+        _kept: Arc<()>,
+    }
+
+    impl AsRef<[u8]> for Body {
+        fn as_ref(&self) -> &[u8] {
+            &self.bytes
+        }
+    }
+
+    #[tokio::test]
+    async fn commands_that_wait_keep_nothing_else_of_their_request() {
+        let hub = Hub::builder().build().unwrap();
+        let node = &hub.0;
+        let inbox = node.sessions.open(1_000);
+        let session = inbox.id().to_string();
+        let request = EmulationRequest { session, data: " ".into(), ..EmulationRequest::default() };
+        let mut body = request.encode_to_vec();
+        // An unknown field of 100,000 bytes, which have a length of three bytes.
+        body.extend([15 << 3 | 2, 0xa0, 0x8d, 0x06]);
+        body.resize(body.len() + 100_000, 0);
+        let kept = Arc::new(());
+        let body = Bytes::from_owner(Body { bytes: body, _kept: kept.clone() });
+        let request = EmulationRequest::decode(body).unwrap();
+        assert_eq!((request.data.len(), Arc::strong_count(&kept)), (1, 2));
+        let delivered = node.emulate("", &request.session, request.data).await.unwrap();
+        assert_eq!((delivered, Arc::strong_count(&kept)), (Delivered::Queued, 1));
     }
 }
