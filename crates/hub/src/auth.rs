@@ -373,18 +373,18 @@ impl Verifier {
     }
 
     pub(crate) fn connect(&self, token: &str, now: Duration) -> Result<ConnectClaims, TokenError> {
-        let claims: ConnectClaims = self.connect.verify(token)?;
+        let mut claims: ConnectClaims = self.connect.verify(token)?;
         // RFC 8725 §3.12: one kind of token does not serve as another.
         if claims.channel.is_some() {
             return Err(Flaw::OfSubscription.into());
         }
-        self.connect.check_time(claims.exp, claims.nbf, now).map(|()| claims)
+        self.connect.check_time(&mut claims.exp, claims.nbf, now).map(|()| claims)
     }
 
     pub(crate) fn subscribe(&self, token: &str, now: Duration) -> Result<SubscribeClaims, TokenError> {
         let keys = self.subscribe_keys();
-        let claims: SubscribeClaims = keys.verify(token)?;
-        keys.check_time(claims.exp, claims.nbf, now).map(|()| claims)
+        let mut claims: SubscribeClaims = keys.verify(token)?;
+        keys.check_time(&mut claims.exp, claims.nbf, now).map(|()| claims)
     }
 }
 
@@ -514,18 +514,22 @@ impl Keys {
         Err(if is_unavailable { TokenError::Unavailable } else { flaw.into() })
     }
 
-    /// RFC 7519 §4.1.4, §4.1.5: both by the system's clock, with the same leeway.
+    /// RFC 7519 §4.1.4, §4.1.5: both by the system's clock, with the same leeway. It is added to `exp`: what the token grants lasts as long
+    /// as the token is accepted.
     fn check_time(
         &self,
-        exp: Option<NumericDate>,
+        exp: &mut Option<NumericDate>,
         nbf: Option<NumericDate>,
         now: Duration,
     ) -> Result<(), TokenError> {
         if nbf.is_some_and(|nbf| nbf.0 > now.saturating_add(self.leeway)) {
             return Err(Flaw::NotYet.into());
         }
-        if exp.is_some_and(|exp| exp.0.saturating_add(self.leeway) <= now) {
-            return Err(TokenError::Expired);
+        if let Some(NumericDate(exp)) = exp {
+            *exp = exp.saturating_add(self.leeway);
+            if *exp <= now {
+                return Err(TokenError::Expired);
+            }
         }
         Ok(())
     }
@@ -720,6 +724,26 @@ mod tests {
     fn requires_the_issuer_and_the_audience() {
         let config = TokenConfig {
             hmac_secret: Some("secret".into()),
+    /// Otherwise a connection that is accepted would end at once.
+    #[test]
+    fn a_token_expires_when_its_leeway_is_over() {
+        let leeway = Duration::from_secs(120);
+        let config = TokenConfig { hmac_secret: Some("secret".into()), leeway, ..TokenConfig::default() };
+        let verifier = Verifier::new(&config).unwrap();
+        let exp = NOW - Duration::from_secs(40);
+        for (claims, expires_at) in [
+            (json!({ "exp": exp.as_secs() }), Some(exp + leeway)),
+            (json!({ "exp": u64::MAX }), Some(Duration::from_secs(u64::MAX).saturating_add(leeway))),
+            (json!({ "exp": exp.as_secs(), "expire_at": 7 }), Some(Duration::from_secs(7))),
+            (json!({ "exp": exp.as_secs(), "expire_at": 0 }), None),
+            (json!({}), None),
+        ] {
+            let token = sign(&claims, "secret");
+            assert_eq!(verifier.connect(&token, NOW).unwrap().expires_at(), expires_at, "{claims}");
+            assert_eq!(verifier.subscribe(&token, NOW).unwrap().expires_at(), expires_at, "{claims}");
+        }
+    }
+
             audience: Some("hub".into()),
             issuer: Some("app".into()),
             ..TokenConfig::default()

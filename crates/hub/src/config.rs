@@ -220,7 +220,8 @@ pub struct TokenConfig {
     /// both kinds of token have the same URL, the shorter interval is used.
     #[serde(with = "duration")]
     pub jwks_refresh: Duration,
-    /// How far the clock of the issuer may be off: a token is accepted this long after its `exp` and before its `nbf`.
+    /// How far the clock of the issuer may be off: a token is accepted this long after its `exp` and before its `nbf`, and what it grants
+    /// lasts as much longer.
     #[serde(with = "duration")]
     pub leeway: Duration,
     /// The audience that tokens must name.
