@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use jsonwebtoken::errors::ErrorKind;
-use jsonwebtoken::jwk::JwkSet;
+use jsonwebtoken::jwk::{JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
@@ -93,7 +93,9 @@ impl fmt::Display for Flaw {
                 return write!(f, "no key is configured for its algorithm, {algorithm:?}");
             }
             Self::UnknownKey => "its key (kid) is in no key set",
-            Self::KeyAlgorithm => "its algorithm is not the one of its key (kid)",
+            Self::KeyAlgorithm => {
+                "its algorithm is not the one of its key (kid), or the key is not for signatures (use)"
+            }
             Self::Signature => "its signature is by another key",
             Self::Claims => "its claims cannot be read: one has another type",
             Self::Audience => "its aud is not the configured audience",
@@ -490,9 +492,11 @@ impl Keys {
         if let Some(id) = id {
             let remote = self.remote.as_ref().and_then(|remote| remote.find(id));
             if let Some(jwk) = self.jwks.find(id).cloned().or(remote) {
-                // RFC 8725 §3.1: a key is used only with its own algorithm.
-                let own = jwk.common.key_algorithm.and_then(|own| own.to_string().parse::<Algorithm>().ok());
-                if own.is_some_and(|own| own != header.alg) {
+                // RFC 8725 §3.1: a key is used only with its own algorithm, which may be none for signatures, and for its own use.
+                let own = jwk.common.key_algorithm.map(|own| own.to_string().parse::<Algorithm>().ok());
+                let has_other_use =
+                    jwk.common.public_key_use.as_ref().is_some_and(|own| *own != PublicKeyUse::Signature);
+                if has_other_use || own.is_some_and(|own| own != Some(header.alg)) {
                     return Err(Flaw::KeyAlgorithm.into());
                 }
                 let key = DecodingKey::from_jwk(&jwk).map_err(Flaw::from)?;
@@ -720,10 +724,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn requires_the_issuer_and_the_audience() {
-        let config = TokenConfig {
-            hmac_secret: Some("secret".into()),
     /// Otherwise a connection that is accepted would end at once.
     #[test]
     fn a_token_expires_when_its_leeway_is_over() {
@@ -744,6 +744,10 @@ mod tests {
         }
     }
 
+    #[test]
+    fn requires_the_issuer_and_the_audience() {
+        let config = TokenConfig {
+            hmac_secret: Some("secret".into()),
             audience: Some("hub".into()),
             issuer: Some("app".into()),
             ..TokenConfig::default()
@@ -892,6 +896,23 @@ mod tests {
         ] {
             let token = encode(&header(algorithm, Some(id)), &json!({ "sub": "42" }), &hmac).unwrap();
             assert_eq!(verifier.connect(&token, NOW).unwrap_err(), flaw.into(), "{algorithm:?} {id}");
+        }
+    }
+
+    /// RFC 7517 §4.2, §4.4: such as the key that an identity provider encrypts with.
+    #[test]
+    fn refuses_a_key_of_the_set_that_is_not_for_signatures() {
+        let text = serde_json::from_str::<serde_json::Value>(JWKS).unwrap();
+        for (name, value) in [("alg", "RSA-OAEP"), ("alg", "invented"), ("use", "enc"), ("use", "invented")] {
+            let mut set = text.clone();
+            set["keys"][0][name] = value.into();
+            let config = TokenConfig { jwks: Some(set.to_string()), ..TokenConfig::default() };
+            let verifier = Verifier::new(&config).unwrap();
+            for (algorithm, id, key) in algorithms() {
+                let token = encode(&header(algorithm, Some(id)), &json!({ "sub": "42" }), &key).unwrap();
+                let error = (id == "rsa").then_some(Flaw::KeyAlgorithm.into());
+                assert_eq!(verifier.connect(&token, NOW).err(), error, "{name} {value}: {id}");
+            }
         }
     }
 
