@@ -69,6 +69,8 @@ impl Watch {
 pub(super) enum Received {
     /// The message that was being sent has left.
     Sent,
+    /// It could not be sent. What has arrived is still received, and then the reason.
+    Unsent,
     Replies(Replies),
 }
 
@@ -255,10 +257,9 @@ impl Connection {
         let (sender, receiver) = self.socket.halves();
         let message = tokio::select! {
             biased;
-            // After a failure the receiver returns the reason.
-            _ = sender.flush(), if self.stuck.is_some() => {
+            sent = sender.flush(), if self.stuck.is_some() => {
                 self.stuck = None;
-                return Ok(Received::Sent);
+                return Ok(if sent.is_ok() { Received::Sent } else { Received::Unsent });
             }
             received = receiver.recv_owned(), if reads => received,
             else => std::future::pending().await,

@@ -271,10 +271,10 @@ impl Client {
         Ok(reply.rpc.unwrap_or_default().data)
     }
 
-    /// Sends a JSON value to the application, which does not answer.
+    /// Sends a JSON value to the application, which does not answer. Returns when it has left.
     ///
     /// # Errors
-    /// It is not JSON or too long, or the client could not connect in time.
+    /// It is not JSON or too long, or it did not leave in time or before the connection was lost.
     pub async fn send(&self, data: impl Into<Bytes>) -> Result<(), ClientError> {
         let send = Some(SendRequest { data: json(data)? });
         self.call(Command { send, ..Command::default() }).await.map(drop)

@@ -132,6 +132,8 @@ pub(super) struct Task {
     sweeps: Sweeps,
     /// The pending commands that are no calls, in their order, and perhaps some that were answered.
     owed: VecDeque<u32>,
+    /// The messages of callers that wait until they have left, in their order: the server does not answer them.
+    unsent: VecDeque<u32>,
     last_id: u32,
     last_key: u64,
     /// A connection could be opened.
@@ -175,6 +177,7 @@ impl Task {
             pending,
             sweeps,
             owed: VecDeque::new(),
+            unsent: VecDeque::new(),
             // 1 is that of `connect`.
             last_id: 1,
             last_key: 0,
@@ -284,6 +287,7 @@ impl Task {
     fn disconnected(&mut self) {
         self.renew_at = None;
         self.owed.clear();
+        self.unsent.clear();
         for (_, pending) in self.pending.drain() {
             if let Pending::Call(done) = pending {
                 let _ = done.send(Err(ClientError::ConnectionLost));
@@ -456,7 +460,8 @@ impl Task {
                 Some(token) = self.tokens.next() => self.handle_token(token, &mut commands),
                 () = self.deliveries.make_room(), if self.deliveries.are_stalled() => {}
                 received = connection.recv(reads) => match received {
-                    Ok(Received::Sent) => {}
+                    Ok(Received::Sent) => self.handle_sent(&commands),
+                    Ok(Received::Unsent) => {}
                     Ok(Received::Replies(received)) => replies = received,
                     Err(lost) => return Ok(lost),
                 },
@@ -498,11 +503,10 @@ impl Task {
         if done.is_closed() {
             return;
         }
-        if command.send.is_some() {
-            let _ = done.send(Ok(Reply::default()));
-            return commands.push_back(command);
-        }
         command.id = self.next_id();
+        if command.send.is_some() {
+            self.unsent.push_back(command.id);
+        }
         // Pending replies whose callers have gone may never arrive.
         let pending = &mut self.pending;
         self.sweeps.pending.run(pending.len(), || {
@@ -511,6 +515,21 @@ impl Task {
         });
         self.pending.insert(command.id, Pending::Call(done));
         commands.push_back(command);
+    }
+
+    /// A batch has left, `commands` have not.
+    fn handle_sent(&mut self, commands: &VecDeque<Command>) {
+        if self.unsent.is_empty() {
+            return;
+        }
+        let next = commands.iter().find(|command| command.send.is_some()).map(|command| command.id);
+        while let Some(id) = self.unsent.front().copied().filter(|id| Some(*id) != next) {
+            self.unsent.pop_front();
+            // The caller may have given up.
+            if let Some(Pending::Call(done)) = self.pending.remove(&id) {
+                let _ = done.send(Ok(Reply::default()));
+            }
+        }
     }
 
     fn send_unsubscribe(&mut self, channel: String, commands: &mut VecDeque<Command>) {
@@ -986,8 +1005,9 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     }
 }
 
+/// When a token with `ttl` seconds left is renewed: not at once, or a source that returns the same token would be asked without pause.
 fn after(expires: bool, ttl: u32) -> Option<Instant> {
-    expires.then(|| Instant::now() + Duration::from_secs(ttl.into()))
+    expires.then(|| Instant::now() + Duration::from_secs(ttl.max(1).into()))
 }
 
 #[cfg(test)]

@@ -782,3 +782,52 @@ async fn a_call_behind_calls_that_were_given_up_is_sent() {
         commands = receiving => assert_eq!(commands[0]["rpc"]["data"], BACKLOG_PER_TURN),
     }
 }
+
+/// The token of an application that caches it may have no time left.
+#[tokio::test(start_paused = true)]
+async fn a_token_is_renewed_after_a_second_at_least() {
+    let delays = [0, 1, 5].map(|ttl| after(true, ttl).map(|at| (at - Instant::now()).as_secs()));
+    assert_eq!((delays, after(false, 0)), ([Some(1), Some(1), Some(5)], None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_is_sent_when_it_has_left() {
+    let message = |text: &str| {
+        let send = Some(SendRequest { data: json!(text).to_string().into() });
+        call(Command { send, ..Command::default() })
+    };
+    for reads in [true, false] {
+        let (opened, mut server) = open(100).await;
+        let (client, mut task) = client(2);
+        let began = Instant::now();
+        let sent = ["x".repeat(10_000), "y".into()].map(|text| {
+            let (request, sent) = message(&text);
+            client.requests.try_send(request).unwrap();
+            sent
+        });
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if !reads {
+                return drop(server.into_inner());
+            }
+            while server.recv().await.is_ok_and(|message| message.is_some()) {}
+        });
+        let serving = async {
+            assert!(task.serve(opened).await.is_ok());
+            task.disconnected();
+            std::future::pending::<()>().await;
+        };
+        let results = async {
+            let [first, second] = sent;
+            let first = first.await.unwrap();
+            assert_eq!(began.elapsed().as_secs(), 1);
+            // The next connection has what was not begun.
+            if reads { vec![first, second.await.unwrap()] } else { vec![first] }
+        };
+        let expected = if reads { Ok(Reply::default()) } else { Err(ClientError::ConnectionLost) };
+        tokio::select! {
+            () = serving => unreachable!(),
+            results = results => assert!(results.iter().all(|result| *result == expected), "{results:?}"),
+        }
+    }
+}
