@@ -113,7 +113,7 @@ struct Rare {
     pace: Pace,
     /// The backend is not asked for renewals before this time.
     renew_after: Duration,
-    /// When the connection is to expire by a callback's decision although its token is valid for longer.
+    /// When the connection is to expire by a callback's decision although its token, if it has one, is valid for longer.
     granted_until: Option<Duration>,
     /// The room whose burst may have publications of this client.
     unsettled: Option<Arc<str>>,
@@ -651,8 +651,7 @@ impl Session {
             };
             grant = hook(event).await.map_err(Denied::Ended)?;
             grant.info = copied(grant.info);
-            is_cut =
-                has_token && grant.expires_at.is_some_and(|at| expires_at.is_none_or(|token| at < token));
+            is_cut = grant.expires_at.is_some_and(|at| expires_at.is_none_or(|token| at < token));
             grant.expires_at = [grant.expires_at, expires_at].into_iter().flatten().min();
             subs.retain(|(name, _)| grant.channels.contains(name));
         } else if let Some(endpoint) = settings.proxies.connect.as_ref().filter(|_| !has_token) {
