@@ -373,16 +373,12 @@ impl Client {
         self.known().map(|known| &known.place)
     }
 
-    /// Sets the identity; returns false if the client has connected already. Only the task of its session calls this.
-    pub(crate) fn connect(&self, identity: Identity) -> bool {
-        if self.has_connected() {
-            return false;
-        }
+    /// Sets the identity, once it is admitted. Only the task of its session calls this.
+    pub(crate) fn connect(&self, identity: Identity) {
         if identity != Identity::default() {
             self.known.get_or_init(|| Known::new(identity));
         }
         self.flags.fetch_or(HAS_CONNECTED, Ordering::Release);
-        true
     }
 
     /// The JSON value that the backend has attached to the connection.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::client::Client;
+use crate::client::{Client, Identity};
 use crate::connecting::Connecting;
 use crate::engine::{Action, Control};
 use crate::opened::Opened;
@@ -98,21 +98,23 @@ impl Clients {
         Ok(client)
     }
 
-    /// Lists a connection whose user has become known, unless the user has `max` that do not end; 0 is no limit. Returns why it is to
-    /// end at once, if it is.
+    /// Lists a connection whose user has become known, and sets its identity, unless the user has `max` that do not end; 0 is no limit.
+    /// Returns why it is to end at once, if it is.
     pub(crate) fn identify(
         &mut self,
         client: &Arc<Client>,
+        identity: Identity,
         max: usize,
     ) -> Result<Option<Disconnect>, Disconnect> {
+        let own = self.by_user.get_mut(&identity.user);
+        if max > 0 && own.is_some_and(|own| !own.has_room(max, |other| other.outbox.has_ended())) {
+            return Err(Disconnect::ConnectionLimit);
+        }
+        client.connect(identity);
         let missed = self.connecting.missed(client);
         self.connecting.end(client.id);
         if !client.user().is_empty() {
-            let own = self.by_user.entry(client.user().into()).or_default();
-            if max > 0 && !own.has_room(max, |other| other.outbox.has_ended()) {
-                return Err(Disconnect::ConnectionLimit);
-            }
-            own.push(client.clone());
+            self.by_user.entry(client.user().into()).or_default().push(client.clone());
         }
         self.unanswered.insert(client.id, Vec::new());
         Ok(missed)
@@ -217,7 +219,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::client::{Identity, Transport};
+    use crate::client::Transport;
     use crate::config::SlowPolicy;
     use crate::outbox::Outbox;
 
@@ -225,8 +227,8 @@ mod tests {
     fn connect(clients: &mut Clients, user_max: usize) -> (Arc<Client>, bool) {
         let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
         let client = clients.add(Client::new(Transport::Room, None, None, outbox), 10_000).unwrap();
-        client.connect(Identity { user: "7".into(), ..Identity::default() });
-        let has_room = clients.identify(&client, user_max).is_ok();
+        let identity = Identity { user: "7".into(), ..Identity::default() };
+        let has_room = clients.identify(&client, identity, user_max).is_ok();
         (client, has_room)
     }
 

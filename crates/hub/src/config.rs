@@ -274,8 +274,9 @@ pub struct ProxyConfig {
     /// The names of header fields of the client's own request that are forwarded, such as `cookie`. No others are.
     pub forward_headers: Vec<String>,
     /// The names of header fields that clients may give in the `headers` of their connect command, such as `authorization`: browsers cannot
-    /// set those of a WebSocket. They are forwarded where the request has none of the name in `forward_headers`. A client can give them any
-    /// value, and a proxy in front of the hub cannot change it: list none that such a proxy sets.
+    /// set those of a WebSocket. They are forwarded where the request has none of the name in `forward_headers`. Together they have 16 KiB at
+    /// most, names included: a connect command with more is refused with code 107. A client can give them any value, and a proxy in front of the
+    /// hub cannot change it: list none that such a proxy sets.
     pub emulated_headers: Vec<String>,
     /// Requests have the `meta` that a token, or the result of `connect` or `refresh`, has attached to the connection. Those of `connect`
     /// have none.

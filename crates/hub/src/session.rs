@@ -100,6 +100,9 @@ pub(crate) fn elements_len_max(config: &HubConfig) -> usize {
     config.client.channels_max.saturating_mul(512).saturating_add(64 << 10)
 }
 
+/// The maximum length of the headers that a connect command has for the backend, in bytes. They are kept as long as the connection.
+const HEADERS_LEN_MAX: usize = 16 << 10;
+
 /// How many commands may be ahead of their rate, as a time at that rate.
 const BURST: Duration = Duration::from_secs(5);
 
@@ -517,7 +520,10 @@ impl Session {
     }
 
     /// Keeps the headers that the connect command has for clients which cannot set those of HTTP.
-    fn emulate_headers(&mut self, given: &HashMap<String, String>) {
+    ///
+    /// # Errors
+    /// They are too long.
+    fn emulate_headers(&mut self, given: &HashMap<String, String>) -> Result<(), Refusal> {
         let settings = self.node.settings();
         let wanted = settings.proxies.emulated.iter().filter_map(|name| {
             let is_it =
@@ -526,16 +532,25 @@ impl Session {
             Some((name.clone(), value.clone()))
         });
         let emulated: Vec<_> = wanted.collect();
+        if emulated.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > HEADERS_LEN_MAX {
+            let message = "headers are longer than 16 KiB".into();
+            return Err(Refusal { message, ..ErrorCode::BadRequest.into() });
+        }
         if !emulated.is_empty() {
             self.kept.rare.get_or_insert_default().headers.emulated = emulated;
         }
+        Ok(())
     }
 
     async fn connect(&mut self, id: u32, request: &ConnectRequest) -> Result<(), Denied> {
-        if !matches!(self.kept.state, State::Connecting { .. }) {
+        let State::Connecting { stale } = &mut self.kept.state else {
             return Err(Disconnect::BadRequest.into());
+        };
+        // A session that is refused and has the next command already is never idle, which is when deadlines are looked at.
+        if stale.is_over(self.node.clock.now(), self.node.settings().config.client.stale_after) {
+            return Err(Disconnect::Stale.into());
         }
-        self.emulate_headers(&request.headers);
+        self.emulate_headers(&request.headers).map_err(Denied::Refused)?;
         let Authenticated { mut grant, mut subs, meta } = self.authenticate(request).await?;
         // A room has one channel, whose publications do not name it.
         if self.client.format() == Format::Bare {
@@ -544,7 +559,7 @@ impl Session {
         self.client.set_expires_at(grant.expires_at);
         let user = std::mem::take(&mut grant.user).into();
         let identity = Identity { user, info: grant.info.clone(), meta };
-        if !self.client.connect(identity) || !self.node.identify(&self.client) {
+        if !self.node.identify(&self.client, identity) {
             return Err(Disconnect::ConnectionLimit.into());
         }
         if let Some(opened) = self.node.prepare(&self.client, None) {

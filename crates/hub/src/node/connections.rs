@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Node;
 use crate::budget::{self, charge};
-use crate::client::{Client, Page, Subscription, Transport};
+use crate::client::{Client, Identity, Page, Subscription, Transport};
 use crate::events::Host;
 use crate::hooks::DisconnectEvent;
 use crate::metrics::SlowClient;
@@ -66,9 +66,9 @@ impl Node {
     }
 
     /// Registers the user of a connection; returns false if the user has too many connections.
-    pub(crate) fn identify(&self, client: &Arc<Client>) -> bool {
+    pub(crate) fn identify(&self, client: &Arc<Client>, identity: Identity) -> bool {
         let user_max = self.settings().config.client.connections_per_user_max;
-        let Ok(missed) = lock(&self.clients).identify(client, user_max) else { return false };
+        let Ok(missed) = lock(&self.clients).identify(client, identity, user_max) else { return false };
         if let Some(reason) = missed {
             client.outbox.end(reason);
         }

@@ -27,8 +27,7 @@ use crate::subscribe::{Request, subscribe};
 /// A client of user 7 that has connected.
 fn connected(node: &Node) -> Arc<Client> {
     let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
-    client.connect(Identity { user: "7".into(), ..Identity::default() });
-    assert!(node.identify(&client));
+    assert!(node.identify(&client, Identity { user: "7".into(), ..Identity::default() }));
     node.answered(&client);
     client
 }
@@ -122,8 +121,7 @@ async fn a_connection_that_ends_makes_room_for_the_next_one_of_its_user() {
     let node = &hub.0;
     let (first, _second) = (connected(node), connected(node));
     let third = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
-    third.connect(Identity { user: "7".into(), ..Identity::default() });
-    assert!(!node.identify(&third));
+    assert!(!node.identify(&third, Identity { user: "7".into(), ..Identity::default() }));
     // The engine need not know yet.
     first.outbox.end(Disconnect::ConnectionClosed);
     let fourth = connected(node);
@@ -170,8 +168,7 @@ async fn a_command_that_is_no_longer_kept_ends_those_who_were_connecting() {
         node.deliver_control(&Control { user: user.into(), client: String::new(), action });
     };
     let is_ended = |client: Arc<Client>, user: &str| {
-        client.connect(Identity { user: user.into(), ..Identity::default() });
-        assert!(node.identify(&client));
+        assert!(node.identify(&client, Identity { user: user.into(), ..Identity::default() }));
         node.answered(&client);
         client.outbox.has_ended()
     };
@@ -255,8 +252,7 @@ async fn a_room_sees_at_once_that_it_expires() {
     let hub = Hub::builder().build().unwrap();
     let node = &hub.0;
     let client = node.accept(Transport::Room, None, None).unwrap();
-    client.connect(Identity { user: "7".into(), ..Identity::default() });
-    assert!(node.identify(&client));
+    assert!(node.identify(&client, Identity { user: "7".into(), ..Identity::default() }));
     node.answered(&client);
     let polls = Arc::<AtomicUsize>::default();
     let (polled, waiting) = (polls.clone(), client.clone());

@@ -477,3 +477,72 @@ async fn a_renewal_tells_who_an_anonymous_client_is() {
     assert!(session.client.meta().is_some());
     assert_eq!(session.client.user(), "");
 }
+
+/// They are kept as long as the connection.
+#[tokio::test]
+async fn headers_of_a_connect_command_are_bounded() {
+    const LEN_MAX: usize = 16 << 10;
+    let config = "client.anonymous = true\n[rpc]\nurl = \"http://a/\"\nemulated_headers = [\"a\", \"b\"]\n";
+    let node = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap().0;
+    for (len, fits) in [(LEN_MAX - 1, true), (LEN_MAX, true), (LEN_MAX + 1, false)] {
+        let value = "x".repeat(len - 3);
+        // Others are not kept.
+        let headers = serde_json::json!({ "a": value, "B": "y", "c": value });
+        let request = serde_json::json!({ "headers": headers });
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
+        let command = serde_json::json!({ "id": 1, "connect": request }).to_string();
+        session.handle_message(command.as_str().into()).await;
+        let reply = sent(&client).remove(0);
+        assert_eq!(reply["connect"].is_object(), fits, "{len}: {reply}");
+        assert_eq!(session.headers().emulated.len(), if fits { 2 } else { 0 });
+        if !fits {
+            assert_eq!(reply["error"]["code"], ErrorCode::BadRequest.code());
+            assert!(reply["error"]["message"].as_str().unwrap().contains("16 KiB"), "{reply}");
+        }
+        let client = node.accept(Transport::UniWebSocket, None, None).unwrap();
+        let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
+        session.handle_message(request.to_string().as_str().into()).await;
+        assert_eq!(client.outbox.has_ended(), !fits, "{len}");
+    }
+}
+
+/// Its session may never be idle, which is when deadlines are looked at.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_refused_again_and_again_becomes_stale() {
+    let config = HubConfig::from_toml("token.hmac_secret = \"secret\"\n").unwrap();
+    let claims = TokenClaims { user: "7".into(), exp: Some(1), ..TokenClaims::default() };
+    let connect = serde_json::json!({ "id": 1, "connect": { "token": config.sign_token(&claims).unwrap() } })
+        .to_string();
+    let node = Hub::builder().config(config).build().unwrap().0;
+    let stale_after = node.settings().config.client.stale_after;
+    let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+    let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
+    for quarter in 0..=4 {
+        assert_eq!(client.outbox.ended(), None, "{quarter}");
+        session.handle_message(connect.as_str().into()).await;
+        tokio::time::advance(stale_after / 4 + Duration::from_millis(1)).await;
+    }
+    assert_eq!(client.outbox.ended(), Some(Disconnect::Stale));
+}
+
+#[tokio::test]
+async fn the_end_of_a_connection_that_was_refused_is_not_reported() {
+    let config = HubConfig::from_toml("client.connections_per_user_max = 1\n").unwrap();
+    let (report, mut reported) = tokio::sync::mpsc::unbounded_channel();
+    let hub = Hub::builder()
+        .config(config)
+        .on_connect(|_| async { Ok(ConnectGrant { user: "7".into(), ..ConnectGrant::default() }) })
+        .on_disconnect(move |event| {
+            report.send(event.client).unwrap();
+            async {}
+        });
+    let node = hub.build().unwrap().0;
+    let (first, second) = (connected(&node).await.client, connected(&node).await.client);
+    assert_eq!([&first, &second].map(|one| one.outbox.ended()), [None, Some(Disconnect::ConnectionLimit)]);
+    for client in [&second, &first] {
+        node.forget(client, Disconnect::ConnectionLimit).await;
+    }
+    assert_eq!(reported.try_recv(), Ok(first.id.to_string()));
+    assert!(reported.try_recv().is_err());
+}

@@ -105,8 +105,7 @@ mod tests {
         let first = runtime();
         first.block_on(async {
             let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
-            client.connect(Identity { user: "7".into(), ..Identity::default() });
-            assert!(node.identify(&client));
+            assert!(node.identify(&client, Identity { user: "7".into(), ..Identity::default() }));
             let subscribed = subscribe(node, &client, Request::from_server("a")).await.unwrap();
             assert!(subscribed.start(Vec::new()).await);
             let clean_up = CleanUp::new(node, &client);
