@@ -117,7 +117,11 @@ impl Node {
     }
 
     pub(crate) fn set_settings(&self, settings: Settings) {
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        let settings = Arc::new(settings);
+        let before =
+            std::mem::replace(&mut *self.settings.write().unwrap_or_else(PoisonError::into_inner), settings);
+        // With its connections to the backend: not under the lock.
+        drop(before);
     }
 
     /// The options of a channel.
