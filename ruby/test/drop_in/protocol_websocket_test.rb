@@ -799,6 +799,23 @@ class CompressionTest < Wireloom::TestCase
     end
   end
 
+  def test_a_message_that_was_not_written_is_not_referred_to
+    gap_of_the_original
+    *, client, server = pair
+    fails = false
+    client.framer.define_singleton_method(:write_frame) { |frame| fails ? raise(Timeout::Error) : super(frame) }
+    client.send_text("first")
+    assert_equal "first", server.read
+    %i[send_text send_binary].each do |send|
+      fails = true
+      assert_raises(Timeout::Error) { client.public_send(send, "lost by #{send}", compress: true) }
+      fails = false
+      client.public_send(send, "lost by #{send}, and more", compress: true)
+      read = server.read
+      assert_equal "lost by #{send}, and more", read.respond_to?(:buffer) ? read.buffer : read
+    end
+  end
+
   # The original raises Zlib::BufError at an empty one that is not the first.
   def test_empty_messages
     gap_of_the_original

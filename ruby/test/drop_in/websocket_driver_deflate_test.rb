@@ -126,6 +126,22 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
     end
   end
 
+  # The peer inflates what comes after a message that it did not get.
+  def test_a_message_that_was_not_written_is_not_referred_to
+    gap_of_the_original
+    driver = deflated
+    @socket.take
+    driver.text("first")
+    fails = true
+    @socket.define_singleton_method(:write) { |bytes| fails ? raise(Timeout::Error) : super(bytes) }
+    assert_raises(Timeout::Error) { driver.text("a message that is lost") }
+    fails = false
+    driver.text("a message that is lost, and more")
+    inflate = Zlib::Inflate.new(-15)
+    texts = payloads(@socket.take).map { |_, payload| inflate.inflate(payload) + inflate.inflate(TAIL) }
+    assert_equal ["first", "a message that is lost, and more"], texts
+  end
+
   # `close` takes no lock: a signal handler may not.
   def test_close_in_a_signal_handler
     gap_of_the_original

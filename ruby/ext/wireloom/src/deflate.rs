@@ -58,6 +58,11 @@ impl Deflate {
     pub(crate) fn new(direction: Direction) -> Box<Self> {
         Box::new(Self { compressor: direction.compressor(), direction })
     }
+
+    /// The next message refers to none before it, so that the peer can miss some.
+    pub(crate) fn forget(&mut self) {
+        self.compressor = self.direction.compressor();
+    }
 }
 
 /// Calls `make` with the compressed `message`, or the message as it is if there is no compressor, and whether it was compressed. Returns
@@ -80,7 +85,7 @@ pub(crate) fn deflate(
     if made.is_err() {
         place.ready_again().with(|state| {
             if let Some(deflate) = state {
-                deflate.compressor = deflate.direction.compressor();
+                deflate.forget();
             }
         });
     }

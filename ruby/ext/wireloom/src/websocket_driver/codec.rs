@@ -554,6 +554,16 @@ impl Codec {
         made
     }
 
+    /// `codec.forget`: the peer does not get the last frame of `deflated_frame`; later messages do not refer to it.
+    fn forget(this: &Self) {
+        this.compressor.ready_again().with(|deflate| {
+            if let Some(deflate) = deflate {
+                deflate.forget();
+            }
+        });
+        this.account();
+    }
+
     /// The key that `frame` is given.
     fn mask_key(ruby: &Ruby, this: Obj<Self>, key: Value) -> Result<Option<MaskKey>, Error> {
         // SAFETY: nothing of Ruby runs while the slice is borrowed.
@@ -626,5 +636,6 @@ pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     class.define_method("parse", method!(Codec::parse, 2))?;
     class.define_method("frame", method!(Codec::frame, 4))?;
     class.define_method("deflate", method!(Codec::deflate, 4))?;
-    class.define_method("deflated_frame", method!(Codec::deflated_frame, 3))
+    class.define_method("deflated_frame", method!(Codec::deflated_frame, 3))?;
+    class.define_method("forget", method!(Codec::forget, 0))
 }

@@ -191,6 +191,13 @@ module Protocol
             compressed(@parent.pack_binary_frame(deflate(buffer), **options))
           end
 
+          # The peer does not get the last frame: later messages do not refer to it.
+          #
+          # @api private
+          def wireloom_forget
+            @deflate = nil
+          end
+
           private
 
           def compressed(frame)

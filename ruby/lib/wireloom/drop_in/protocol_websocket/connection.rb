@@ -230,7 +230,7 @@ module Protocol
       # @param options [Hash] for the writer, such as `compress: false`
       # @return [Frame]
       def send_text(buffer, **options)
-        write_frame(@writer.pack_text_frame(buffer, **options))
+        wireloom_send { @writer.pack_text_frame(buffer, **options) }
       end
 
       # The frame of a binary message.
@@ -248,7 +248,7 @@ module Protocol
       # @param options [Hash] for the writer, such as `compress: true`
       # @return [Frame]
       def send_binary(buffer, **options)
-        write_frame(@writer.pack_binary_frame(buffer, **options))
+        wireloom_send { @writer.pack_binary_frame(buffer, **options) }
       end
 
       # Begins the closing handshake. The connection is closed when the peer has answered.
@@ -328,6 +328,15 @@ module Protocol
         yield frame if block_given?
         frame.apply(self)
         frame
+      end
+
+      # Writes the frame of a message, which the block makes. The peer does not get it when an exception ends that.
+      def wireloom_send
+        frame = write_frame(yield)
+        sent = true
+        frame
+      ensure
+        @writer.wireloom_forget if !sent && @writer.respond_to?(:wireloom_forget)
       end
 
       # Runs the block; an exception closes the connection.

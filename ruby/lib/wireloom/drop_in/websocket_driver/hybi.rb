@@ -288,17 +288,21 @@ module WebSocket
       def send_extended(opcode, data, code)
         data = Driver.encode(code ? [code].pack(PACK_FORMATS[2]) + data.b : data, Encoding::BINARY)
         nested, events = @sending.mon_owned?, []
+        lost = false
         sent = @sending.synchronize do
           # Another thread may have closed while this one waited,
           next false unless @ready_state == 1
 
+          lost = @extended == :core
           bytes = @extended == :core ? @codec.deflated_frame(opcode, data, masking_key) : extended_frame(opcode, data)
           # or while it compressed, which lets other threads run.
           next false unless @ready_state == 1
 
           @socket.write(bytes)
+          lost = false
           true
         ensure
+          @codec.forget if lost
           events, @events_behind = @events_behind, events unless nested
         end
       ensure
