@@ -118,6 +118,24 @@ class HTTP2StreamTest < HTTP2TestCase
     assert_equal "trailer headers frame must close the stream", error.message
   end
 
+  # A block of 128 KiB has room for as many names.
+  def test_names_of_trailers_are_not_compared_each_with_each
+    skip "compares each with each" if ORIGINAL
+    compared = 0
+    name = Class.new(String) { %i[== eql?].each { |method| define_method(method) { |other| (compared += 1) && super(other) } } }
+    client, = connected_client
+    stream = client.new_stream
+    stream.headers(REQUEST, end_stream: true)
+    announced = Array.new(100) { |index| name.new("x-#{index}") }
+    stream << { type: :headers, flags: flags(:end_headers), stream: 1, payload: RESPONSE, trailer: announced }
+    trailers = Array.new(100) { |index| ["y-#{index}", "1"] }
+    error = assert_raises(HTTP2::Error::ProtocolError) do
+      stream << { type: :headers, flags: flags(:end_headers, :end_stream), stream: 1, payload: trailers }
+    end
+    assert_equal "didn't receive all expected trailer headers", error.message
+    assert_operator compared, :<=, 200
+  end
+
   def test_more_content_than_announced
     skip "does not look" if OLD
     client, = connected_client
