@@ -1,6 +1,6 @@
 /** The channels of the hub, through the server API and the session of the admin page. */
 
-import { jsonText } from './format';
+import { jsonText, parseJson } from './format';
 import { Store } from './store';
 
 export type State =
@@ -53,20 +53,39 @@ interface Answer<T> {
   error?: { code: number; message: string };
 }
 
-export class Administration extends Store {
+/** The server no longer knows the login of this page. */
+class SessionEnded extends Error {}
+
+/** What a step may change. */
+interface Shown {
+  state: State;
+  channels: Listed[];
+  channel: Channel | null;
+  /** What went wrong last, or what was done. */
+  note: string;
+  isError: boolean;
+}
+
+const NOTHING = { channels: [], channel: null, note: '', isError: false };
+
+export class Administration extends Store implements Shown {
   state: State = { kind: 'loading' };
   channels: Listed[] = [];
   channel: Channel | null = null;
-  /** What went wrong last, or what was done. */
   note = '';
   isError = false;
+  /** How many steps have begun, and how many when a session ended last. */
+  private steps = 0;
+  private ended = 0;
+  /** Which step has set a field. */
+  private readonly setBy: Partial<Record<keyof Shown, number>> = {};
 
-  async start(): Promise<void> {
-    await this.attempt(async () => {
+  start(): Promise<void> {
+    return this.attempt(async () => {
       const response = await fetch('/admin/session', { cache: 'no-store' });
       const { enabled, open } = (await response.json()) as { enabled: boolean; open: boolean };
-      this.state = { kind: open ? 'loggedIn' : enabled ? 'loggedOut' : 'off' };
-      if (open) await this.list('');
+      if (!open) return { ...NOTHING, state: { kind: enabled ? 'loggedOut' : 'off' } };
+      return { state: { kind: 'loggedIn' }, channels: await this.list('') };
     });
   }
 
@@ -76,8 +95,7 @@ export class Administration extends Store {
       if (response.status === 403) throw new Error('The server refused: this is not its API key, or the page has an address that it does not know (--allow-host).');
       if (response.status === 429) throw new Error(`Too many wrong keys. Try again in ${response.headers.get('retry-after')} s.`);
       if (!response.ok) throw new Error(`The server answered ${response.status}.`);
-      this.state = { kind: 'loggedIn' };
-      await this.list('');
+      return { state: { kind: 'loggedIn' }, channels: await this.list('') };
     });
   }
 
@@ -85,56 +103,53 @@ export class Administration extends Store {
     return this.attempt(async () => {
       await fetch('/admin/logout', { method: 'POST' });
       this.end();
+      return {};
     });
   }
 
   /** Lists the channels whose names match, those with most subscribers first. */
   refresh(pattern: string): Promise<void> {
-    return this.attempt(async () => {
-      await this.list(pattern);
-      if (this.channel) await this.load(this.channel.name);
-    });
+    const { channel } = this;
+    return this.attempt(async () => ({ channels: await this.list(pattern), ...(channel && { channel: await this.load(channel.name) }) }));
   }
 
   open(name: string): Promise<void> {
-    return this.attempt(() => this.load(name));
+    return this.attempt(async () => ({ channel: await this.load(name) }));
   }
 
   /** Publishes JSON text, whose digits stay as they are. */
   publish(name: string, json: string): Promise<void> {
     return this.attempt(async () => {
       await this.call('publish', `{"channel":${JSON.stringify(name)},"data":${json}}`);
-      await this.load(name);
-      this.note = 'Published.';
+      return { channel: await this.load(name), note: 'Published.' };
     });
   }
 
   disconnect(name: string, { user, client }: Subscriber): Promise<void> {
     return this.attempt(async () => {
       await this.call('disconnect', JSON.stringify({ user, client }));
-      await this.load(name);
-      const left = this.channel?.subscribers?.filter((one) => one.client !== client) ?? null;
+      const channel = await this.load(name);
       // The connection takes a moment to end.
-      this.channel = { ...this.channel!, subscribers: left };
-      this.note = `Disconnected ${user || client}.`;
+      const subscribers = channel.subscribers?.filter((one) => one.client !== client) ?? null;
+      return { channel: { ...channel, subscribers }, note: `Disconnected ${user || client}.` };
     });
   }
 
-  private async list(pattern: string): Promise<void> {
+  private async list(pattern: string): Promise<Listed[]> {
     const { channels } = await this.call<{ channels: Record<string, { num_clients: number }> }>('channels', JSON.stringify({ pattern }));
-    this.channels = Object.entries(channels)
+    return Object.entries(channels)
       .map(([name, { num_clients: clients }]) => ({ name, clients }))
       .sort((a, b) => b.clients - a.clients || (a.name < b.name ? -1 : 1));
   }
 
-  private async load(channel: string): Promise<void> {
+  private async load(channel: string): Promise<Channel> {
     const request = JSON.stringify({ channel, limit: HISTORY_MAX, reverse: true });
     const [presence, history] = await Promise.all([
       this.ifAvailable<{ presence: Record<string, Subscriber> }>('presence', request),
       this.ifAvailable<{ publications: { offset: number; data?: unknown; b64data?: string }[] }>('history', request),
     ]);
     const publications = history?.publications.map(({ offset, data, b64data }) => ({ offset, text: b64data ?? jsonText(data) }));
-    this.channel = { name: channel, subscribers: presence && Object.values(presence.presence), history: publications ?? null };
+    return { name: channel, subscribers: presence && Object.values(presence.presence), history: publications ?? null };
   }
 
   private async ifAvailable<T>(method: string, request: string): Promise<T | null> {
@@ -148,37 +163,46 @@ export class Administration extends Store {
 
   private async call<T>(method: string, request: string): Promise<T> {
     const response = await fetch(`/admin/api/${method}`, { method: 'POST', body: request });
-    if (response.status === 401) {
-      this.end();
-      throw new Error('The session has ended: log in again.');
-    }
+    if (response.status === 401) throw new SessionEnded('The session has ended: log in again.');
     if (!response.ok) throw new Error(`The server answered ${response.status}: ${await response.text()}`);
-    const { result, error } = (await response.json()) as Answer<T>;
+    const { result, error } = parseJson(await response.text()) as Answer<T>;
     if (error) throw new Refusal(error.code, error.message);
     return result as T;
   }
 
   /** Removes the note of what was done before. */
   clear(): void {
-    this.note = '';
-    this.isError = false;
-    this.changed();
+    this.show(++this.steps, { note: '', isError: false });
   }
 
+  /** What was asked in a session that has ended is not shown. */
   private end(): void {
-    this.state = { kind: 'loggedOut' };
-    this.channels = [];
-    this.channel = null;
+    this.show(++this.steps, { ...NOTHING, state: { kind: 'loggedOut' } });
+    this.ended = this.steps;
   }
 
-  /** Runs a step, and shows why it failed. */
-  private async attempt(step: () => Promise<void>): Promise<void> {
+  /** Runs a step, which only asks, and shows its result, or why it failed. */
+  private async attempt(ask: () => Promise<Partial<Shown>>): Promise<void> {
     this.clear();
+    const step = this.steps;
     try {
-      await step();
+      this.show(step, await ask());
     } catch (error) {
-      this.note = error instanceof TypeError ? 'The server cannot be reached.' : (error as Error).message;
-      this.isError = true;
+      if (step <= this.ended) return;
+      const isEnd = error instanceof SessionEnded;
+      if (isEnd) this.end();
+      const note = error instanceof TypeError ? 'The server cannot be reached.' : (error as Error).message;
+      this.show(isEnd ? ++this.steps : step, { note, isError: true });
+    }
+  }
+
+  /** Shows what a step has found, unless a later step has set it. */
+  private show(step: number, found: Partial<Shown>): void {
+    if (step <= this.ended) return;
+    for (const key of Object.keys(found) as (keyof Shown)[]) {
+      if ((this.setBy[key] ?? 0) > step) continue;
+      this.setBy[key] = step;
+      Object.assign(this, { [key]: found[key] });
     }
     this.changed();
   }

@@ -88,6 +88,29 @@ export function jsonError(text: string): string | null {
   }
 }
 
+/** Not in TypeScript's library yet. */
+declare global {
+  interface JSON {
+    rawJSON?(text: string): unknown;
+  }
+}
+
+/**
+ * Reads JSON whose numbers `jsonText` writes as they were, also those that JavaScript cannot hold. Without `JSON.rawJSON` (Chrome before
+ * 114, Firefox before 135, Safari before 18.4) these are rounded.
+ */
+export function parseJson(text: string): unknown {
+  const exact = (_: string, value: unknown, context?: { source?: string }) =>
+    typeof value === 'number' && context?.source !== undefined && context.source !== String(value) ? JSON.rawJSON!(context.source) : value;
+  try {
+    return JSON.parse(text, JSON.rawJSON && exact);
+  } catch (error) {
+    // A browser reads JSON that is nested more deeply than it can visit.
+    if (error instanceof SyntaxError) throw error;
+    return JSON.parse(text);
+  }
+}
+
 /** Data of others as JSON text, or that there is none: a browser reads JSON that is nested more deeply than it can write. */
 export function jsonText(data: unknown): string {
   try {

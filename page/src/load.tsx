@@ -86,7 +86,7 @@ class LoadTest extends Store {
       return this.end(`The browser refused: ${(error as Error).message}`);
     }
     this.send(plan);
-    this.sample();
+    this.sample(isStale);
   }
 
   private connect(url: string): Link {
@@ -162,7 +162,7 @@ class LoadTest extends Store {
     );
   }
 
-  private sample(): void {
+  private sample(isStale: () => boolean): void {
     let [sent, received, last] = [0, 0, performance.now()];
     this.answeredBefore = this.latencies.total;
     this.timers.push(
@@ -176,16 +176,16 @@ class LoadTest extends Store {
         const figures = this.latencies.percentiles();
         this.latency.add(Date.now() / 1000, figures ? [figures.p50, figures.p90, figures.p99] : [null, null, null]);
         if (this.open > 0) this.note = `Running on ${count(this.open)} of ${count(this.links.length)} connections`;
-        if (this.before && this.protocol === '' && this.open > 0) void this.findProtocol(this.before);
+        if (this.before && this.protocol === '' && this.open > 0) void this.findProtocol(this.before, isStale);
         this.changed();
       }, 1000),
     );
   }
 
   /** A browser does not tell a page which version of HTTP carries a WebSocket; the server's counters do. */
-  private async findProtocol(before: Metrics): Promise<void> {
+  private async findProtocol(before: Metrics, isStale: () => boolean): Promise<void> {
     const after = await fetchMetrics().catch(() => null);
-    if (!after) return;
+    if (!after || isStale()) return;
     const grown = (protocol: string) => {
       const labels = { direction: 'in', protocol };
       return (after.sum('wireloom_messages_total', labels) ?? 0) - (before.sum('wireloom_messages_total', labels) ?? 0);

@@ -84,6 +84,7 @@ export class Monitor extends Store {
       const timer = setInterval(() => ++silent > SILENT_MAX && end(), 1000);
       const end = () => {
         clearInterval(timer);
+        signal.removeEventListener('abort', end);
         // The server may answer the closing handshake much later.
         socket.onclose = socket.onmessage = null;
         socket.close();

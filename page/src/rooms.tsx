@@ -2,7 +2,7 @@
 
 import { Centrifuge, type ClientInfo, type Subscription } from 'centrifuge';
 import { useState } from 'preact/hooks';
-import { count, jsonText, messageCount, visible } from './format';
+import { count, jsonText, messageCount, parseJson, visible } from './format';
 import { MessageLog } from './log';
 import { Members } from './members';
 import { Messages } from './messages';
@@ -25,6 +25,15 @@ function nameOf(info: ClientInfo): string {
   return visible(info.user || info.client.slice(0, 8));
 }
 
+/** The client of the SDK, whose data keeps the digits of its numbers. */
+class Client extends Centrifuge {
+  constructor(...args: ConstructorParameters<typeof Centrifuge>) {
+    super(...args);
+    const lines = (data: string) => data.split('\n').filter((line) => line.trim() !== '');
+    this._codec.decodeReplies = (data: string) => lines(data).map(parseJson);
+  }
+}
+
 class Room extends Store {
   readonly log = new MessageLog();
   readonly members = new Members();
@@ -44,7 +53,7 @@ class Room extends Store {
     this.received = 0;
     this.self = '';
     this.become({ kind: 'joining', note: 'Joining…' });
-    const client = new Centrifuge(ENDPOINT, { minReconnectDelay: 500, maxReconnectDelay: 5000 });
+    const client = new Client(ENDPOINT, { minReconnectDelay: 500, maxReconnectDelay: 5000 });
     const subscription = client.newSubscription(`rooms:${name}`, { joinLeave: true, positioned: true, recoverable: true });
     this.client = client;
     this.subscription = subscription;
@@ -70,12 +79,11 @@ class Room extends Store {
     subscription.on('subscribed', (context) => {
       let note = 'Joined';
       if (context.wasRecovering && context.recovered) {
-        // The missed publications arrive right after this event.
         note = 'Joined again, nothing was lost';
-        const before = this.lostAt;
-        setTimeout(() => {
-          if (this.state.note === note) this.become({ kind: 'joined', note: `${note}: ${messageCount(this.received - before)} recovered` });
-        }, 100);
+        // The SDK hands over the missed publications in the turn of this event.
+        queueMicrotask(() => {
+          if (this.state.note === note) this.become({ kind: 'joined', note: `${note}: ${messageCount(this.received - this.lostAt)} recovered` });
+        });
       } else if (context.wasRecovering) note = 'Joined again. The history does not reach back far enough: messages were lost';
       const isFirst = !context.wasRecovering;
       this.become({ kind: 'joined', note });

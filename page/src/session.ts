@@ -54,6 +54,7 @@ export class Session extends Store {
 
   set<K extends 'url' | 'protocols' | 'reconnects'>(key: K, value: this[K]): void {
     this[key] = value;
+    if (this.isRetrying && !this.reconnects) this.close();
     this.changed();
   }
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { closeCode, mayClose } from '../src/close_codes';
-import { base64, bytes, fromHex, hexDump, jsonError, jsonText, millis, pretty, preview, toHex } from '../src/format';
+import { base64, bytes, fromHex, hexDump, jsonError, jsonText, millis, parseJson, pretty, preview, toHex } from '../src/format';
 import { Latencies, Probes, sentAt } from '../src/latency';
 import { EVERYTHING, MessageLog, View } from '../src/log';
 import { Members } from '../src/members';
@@ -45,7 +45,11 @@ test('JSON is validated and formatted, and other text is left alone', () => {
 test('data that is nested too deeply is not shown', () => {
   assert.equal(jsonText({ a: [1] }), '{"a":[1]}');
   assert.equal(jsonText(undefined), '');
-  assert.match(jsonText(JSON.parse('['.repeat(30_000) + ']'.repeat(30_000))), /too deeply/);
+  for (const text of ['{"n":12345678901234567890,"list":[1.0,1e400,-0,7]}', '12345678901234567890', '"12345678901234567890"']) {
+    assert.equal(jsonText(parseJson(text)), JSON.rawJSON ? text : jsonText(JSON.parse(text)));
+  }
+  assert.throws(() => parseJson('{'), SyntaxError);
+  assert.match(jsonText(parseJson('['.repeat(30_000) + ']'.repeat(30_000))), /too deeply/);
 });
 
 test('close codes have names', () => {

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { accessible, publishDeep, shows } from './harness.mjs';
+import { accessible, joinRoom, publishDeep, rows, shows, status } from './harness.mjs';
 
 const KEY = 'a key for tests';
 const HUB = `
@@ -44,15 +44,42 @@ export async function logIn(page) {
 /** A member of a room, in a page of its own. */
 export async function member(driver, room) {
   const page = await driver.open('rooms');
-  await page.getByRole('textbox', { name: 'Room' }).fill(room);
-  await page.getByRole('button', { name: 'Join' }).click();
-  await page.getByRole('form', { name: 'Room', exact: true }).locator('.state').filter({ hasText: 'Joined' }).waitFor();
+  await joinRoom(page, room);
   return page;
 }
 
 export const serveAdmin = (driver) => serve(driver, HUB);
 
 const opened = (page) => page.getByRole('region', { name: 'Opened channel' });
+
+const channelButton = (page, name) => page.getByRole('button', { name, exact: true });
+const heading = (page, name) => opened(page).getByRole('heading', { name }).waitFor();
+
+/** Asks about a channel by `ask`; the first answer arrives after what is done `meanwhile`. In the page: WebDriver BiDi shows no bodies. */
+async function late(page, ask, meanwhile) {
+  await page.evaluate(() => {
+    const { fetch } = window;
+    window.fetch = async (...args) => {
+      const isHeld = args[0].endsWith('/presence');
+      if (isHeld) window.fetch = fetch;
+      const response = await fetch(...args);
+      if (isHeld) {
+        await response.clone().text();
+        await new Promise((resolve) => (window.answer = resolve));
+      }
+      return response;
+    };
+  });
+  await ask();
+  await page.waitForFunction(() => window.answer);
+  await meanwhile();
+  // The page has read the answer before it shows some frames.
+  await page.evaluate(async () => {
+    window.answer();
+    delete window.answer;
+    for (let frame = 0; frame < 3; frame++) await new Promise((resolve) => requestAnimationFrame(resolve));
+  });
+}
 
 export default {
   async 'lists channels, publishes and disconnects for an operator'(driver) {
@@ -77,8 +104,9 @@ export default {
     await text.fill('{"n": 12345678901234567890}');
     await publish.click();
     await shows(page, 'Published.');
-    await client.locator('.row[role=option]').filter({ hasText: '"n":' }).waitFor();
-    await opened(page).locator('.history li').filter({ hasText: '"n":' }).waitFor();
+    const digits = { hasText: /"n": ?12345678901234567890}/ };
+    await rows(client).filter(digits).waitFor();
+    await opened(page).locator('.history li').filter(digits).waitFor();
     await text.fill('{"n": ');
     await publish.click();
     await shows(page, 'This is not JSON');
@@ -86,7 +114,7 @@ export default {
 
     await opened(page).getByRole('button', { name: /^Disconnect / }).click();
     await shows(page, /^Disconnected /);
-    await client.getByRole('form', { name: 'Room', exact: true }).locator('.state').filter({ hasText: 'force disconnect' }).waitFor();
+    await status(client, 'Room').filter({ hasText: 'force disconnect' }).waitFor();
 
     // A channel without subscribers, and one that keeps nothing.
     for (const [name, words] of [
@@ -107,6 +135,42 @@ export default {
     await page.getByLabel('API key').waitFor();
     await page.reload();
     await page.getByLabel('API key').waitFor();
+  },
+
+  async 'shows what was asked for last, whichever answer is late'(driver) {
+    await serve(driver, HUB);
+    for (const room of ['slow', 'fast']) await member(driver, room);
+    const page = await openAdmin(driver);
+    await logIn(page);
+    const openFast = async () => {
+      await channelButton(page, 'rooms:fast').click();
+      await heading(page, 'rooms:fast');
+      await opened(page).getByLabel('Publication, as JSON').fill('"typed"');
+    };
+    for (const ask of [() => channelButton(page, 'rooms:slow').click(), () => page.getByRole('button', { name: 'Refresh' }).click()]) {
+      await late(page, ask, openFast);
+      await heading(page, 'rooms:fast');
+      assert.equal(await opened(page).getByLabel('Publication, as JSON').inputValue(), '"typed"');
+      await channelButton(page, 'rooms:slow').click();
+      await heading(page, 'rooms:slow');
+    }
+  },
+
+  async 'shows nothing of a session that has ended in the next one'(driver) {
+    await serve(driver, HUB);
+    await member(driver, 'slow');
+    const page = await openAdmin(driver);
+    await logIn(page);
+    await late(
+      page,
+      () => channelButton(page, 'rooms:slow').click(),
+      async () => {
+        await page.getByRole('button', { name: 'Log out' }).click();
+        await page.getByLabel('API key').waitFor();
+      },
+    );
+    await logIn(page);
+    assert.equal(await opened(page).count(), 0);
   },
 
   async 'opens a channel whose history is nested too deeply'(driver) {

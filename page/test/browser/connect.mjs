@@ -87,6 +87,18 @@ export default {
     }
   },
 
+  async 'gives up to reconnect when that is no longer wanted'(driver) {
+    const page = await driver.open('connect');
+    await connect(page);
+    const wanted = page.getByLabel('Reconnect when the connection is lost');
+    await wanted.check();
+    await driver.server.stop('SIGKILL');
+    await shows(page, 'Closed with 1006');
+    await page.getByRole('button', { name: 'Disconnect', exact: true }).waitFor();
+    await wanted.uncheck();
+    await page.getByRole('button', { name: 'Connect', exact: true }).waitFor();
+  },
+
   async 'shows the messages within the first screen of a phone'(driver) {
     const page = await driver.open('connect', { viewport: { width: 360, height: 740 } });
     await connect(page);
