@@ -38,8 +38,19 @@ export class Server {
     this.log = '';
   }
 
-  /** Starts it, on the ports that it had before. */
+  /** Starts it, on the ports that it had before: as soon as no other program uses them. */
   async start() {
+    await until(() =>
+      this.startOnce().catch((error) => {
+        if (!/in use/.test(error.message)) throw error;
+      }),
+    );
+    assert.ok(this.isListening, this.log);
+    return this;
+  }
+
+  async startOnce() {
+    this.isListening = false;
     const port = (url) => (url ? new URL(url).port : '0');
     const listen = ['--listen', `127.0.0.1:${port(this.http)}`, '--tls', '--tls-listen', `127.0.0.1:${port(this.https)}`];
     const options = ['serve', '--log', 'json', ...listen, ...this.options];
@@ -59,7 +70,7 @@ export class Server {
     this.http = `http://${address(false)}`;
     this.https = `https://${address(true)}`;
     this.admin = `http://${/"admin listening","address":"([^"]+)"/.exec(this.log.slice(begin))?.[1]}`;
-    return this;
+    return (this.isListening = true);
   }
 
   get ws() {

@@ -92,9 +92,15 @@ export default {
     await page.goto(`${driver.server.http}/#load`);
     await shows(page, 'Throughput and latency appear here.');
     // The server takes its time.
-    await page.route('**/livez*', (route) => setTimeout(() => route.continue().catch(() => {}), 1000));
+    let answer;
+    const answered = new Promise((resolve) => (answer = resolve));
+    await page.route('**/livez*', async (route) => {
+      await answered;
+      await route.continue().catch(() => {});
+    });
     await page.goto(`${driver.server.http}/#server`);
     await shows(page, 'Loading the figures');
+    answer();
     await shows(page, 'Live, each second');
     await page.getByRole('log').filter({ hasText: 'listening' }).waitFor();
   },

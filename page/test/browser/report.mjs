@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { accessible, shows } from './harness.mjs';
+import { accessible, shows, until } from './harness.mjs';
 
 const DEVICES = { phone: { width: 360, height: 740 }, desktop: { width: 1280, height: 800 } };
 
@@ -83,7 +83,8 @@ export default {
   async 'reports the errors of a load'(driver) {
     const { code, url } = await report(driver, ['--rate', '200', '--duration', '3600', '--connections', '5'], async () => {
       await driver.server.counts('wireloom_websockets_open', 5);
-      await new Promise((resolve) => setTimeout(resolve, 1500));
+      // Some seconds of the report.
+      await until(async () => (await driver.server.metric('wireloom_messages_total{direction="in",protocol="http1"}')) > 400);
       await driver.server.stop('SIGKILL');
     });
     assert.equal(code, 5);
