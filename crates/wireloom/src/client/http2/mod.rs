@@ -314,7 +314,8 @@ impl Http2 {
                 Outcome::Informational => {}
                 Outcome::Refused(response) => {
                     self.emit_response(&head);
-                    return Ok(Err(Refusal::http2(response, Body::http2(recv, None))));
+                    // Dropping `send` would reset the stream before the body has arrived.
+                    return Ok(Err(Refusal::http2(response, Body::http2(recv.with_unsent(send), None))));
                 }
                 Outcome::Accepted(negotiated) => {
                     self.emit_response(&head);

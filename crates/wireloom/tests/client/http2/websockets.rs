@@ -1,13 +1,15 @@
 //! WebSockets over streams.
 
 use tokio::sync::mpsc;
+use wireloom::client::Request;
 use wireloom::wireloom_http2::error::ErrorCode;
+use wireloom::wireloom_http2::frame::StreamId;
 use wireloom::wireloom_http2::{Config, Connection, Role};
 use wireloom::{CloseCode, Connector, DeflateConfig, Error, Server, Version, WebSocket, WebSocketError};
 
 use super::super::received_request;
 use super::super::scripted::{self, ScriptEvent};
-use super::{connect, serve, status};
+use super::{answer, connect, serve, status};
 
 #[tokio::test]
 async fn opens_many_websockets_over_one_connection() {
@@ -141,6 +143,34 @@ async fn open_follows_redirects_over_http2() {
     assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("hello"));
     let refused = connector.clone().redirects_max(0).connect(&format!("ws://{address}/?to=/z")).await;
     assert!(matches!(refused, Err(Error::Refused(response)) if response.status() == 307));
+}
+
+#[tokio::test]
+async fn a_refusal_has_the_content_that_arrives_after_its_head() {
+    let mut config = Config::new(Role::Server);
+    config.settings.enable_connect_protocol = true;
+    let script = |core: &mut Connection, event: ScriptEvent<'_>| {
+        let ScriptEvent::Request(request) = event else { return };
+        match &*request.path {
+            "/chat" => return core.send_response(request.stream, status(b"403"), false).unwrap(),
+            "/rest" => {
+                // It is gone if the client has reset it.
+                if let Some(refused) = core.find(StreamId::FIRST_CLIENT) {
+                    core.send_data(refused, b"not today".to_vec(), true).unwrap();
+                }
+            }
+            _ => {}
+        }
+        answer(core, request.stream);
+    };
+    let http2 = connect(scripted::serve(config, script).await).await;
+    let (refused, ()) = tokio::join!(http2.websocket("/chat"), async {
+        // The head of the refusal is before this response.
+        http2.request(Request::get("/")).await.unwrap();
+        http2.request(Request::get("/rest")).await.unwrap();
+    });
+    let Err(Error::Refused(response)) = refused else { panic!("{refused:?}") };
+    assert_eq!((response.status(), response.body()), (403, &b"not today"[..]));
 }
 
 #[tokio::test]
