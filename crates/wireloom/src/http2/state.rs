@@ -200,7 +200,8 @@ impl State {
             slot.receiving != Receiving::Discarding
         });
         if !is_read && self.core.contains(key) {
-            self.unread.add(key, is_accepted, self.now());
+            let now = self.now();
+            self.unread.add(&mut self.core, key, is_accepted, now);
         }
     }
 

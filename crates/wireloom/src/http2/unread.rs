@@ -1,6 +1,7 @@
 //! Streams on which this side has sent everything, and whose rest is discarded: requests that were answered before they ended (RFC 9113
 //! §8.1), and tunnels of a client.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wireloom_http2::error::ErrorCode;
@@ -32,7 +33,9 @@ pub(super) fn is_accepted<'f>(fields: impl IntoIterator<Item = Field<'f>>) -> bo
 
 #[derive(Default)]
 pub(super) struct UnreadRequests {
-    requests: Vec<UnreadRequest>,
+    /// By [`StreamKey::slot`], which bounds them by the number of streams that were open at once. The entry of a stream that has ended stays
+    /// until the next call of [`reset_due`](Self::reset_due), or until another stream has its slot.
+    requests: BTreeMap<usize, UnreadRequest>,
 }
 
 struct UnreadRequest {
@@ -52,27 +55,34 @@ impl UnreadRequest {
     fn is_over_limit(&self) -> bool {
         self.discarded > if self.is_accepted { ACCEPTED_LEN_MAX } else { LEN_MAX }
     }
+
+    /// Returns what was withheld after the stream has ended: the other streams of the connection may use its window.
+    fn release(&self, core: &mut Connection) {
+        let _ = core.release_capacity(self.key, self.withheld);
+    }
 }
 
 impl UnreadRequests {
-    pub(super) fn add(&mut self, key: StreamKey, is_accepted: bool, now: Duration) {
-        if self.requests.iter().all(|request| request.key != key) {
-            let deadline = now + TIMEOUT;
-            self.requests.push(UnreadRequest {
-                key,
-                is_accepted,
-                deadline,
-                discarded: 0,
-                withheld: 0,
-                grace_end: None,
-            });
+    pub(super) fn add(&mut self, core: &mut Connection, key: StreamKey, is_accepted: bool, now: Duration) {
+        if self.get(key).is_some() {
+            return;
         }
+        let deadline = now + TIMEOUT;
+        let request =
+            UnreadRequest { key, is_accepted, deadline, discarded: 0, withheld: 0, grace_end: None };
+        if let Some(ended) = self.requests.insert(key.slot(), request) {
+            ended.release(core);
+        }
+    }
+
+    fn get(&mut self, key: StreamKey) -> Option<&mut UnreadRequest> {
+        self.requests.get_mut(&key.slot()).filter(|request| request.key == key)
     }
 
     /// Content without a reader has arrived. Returns whether window is granted for it; otherwise
     /// [`reset_due`](Self::reset_due) grants it to the connection later.
     pub(super) fn discard(&mut self, key: StreamKey, len: usize) -> bool {
-        let Some(request) = self.requests.iter_mut().find(|request| request.key == key) else { return true };
+        let Some(request) = self.get(key) else { return true };
         request.discarded += len;
         if request.is_accepted {
             request.deadline += Duration::from_secs(1) * len as u32 / BYTES_PER_SECOND_MIN as u32;
@@ -84,7 +94,7 @@ impl UnreadRequests {
 
     /// Nothing was read for this time.
     pub(super) fn postpone(&mut self, time: Duration) {
-        self.requests.iter_mut().for_each(|request| request.deadline += time);
+        self.requests.values_mut().for_each(|request| request.deadline += time);
     }
 
     /// When [`reset_due`](Self::reset_due) is to be called next. An overdue request waits for its response to leave, not for
@@ -93,12 +103,12 @@ impl UnreadRequests {
         let deadlines = |request: &UnreadRequest| {
             request.grace_end.into_iter().chain(Some(request.deadline).filter(|_| is_reading))
         };
-        self.requests.iter().flat_map(deadlines).filter(|&deadline| deadline > now).min()
+        self.requests.values().flat_map(deadlines).filter(|&deadline| deadline > now).min()
     }
 
     /// Resets the streams that exceeded the length, or the time while this end reads, [`GRACE`] after their responses have left.
     pub(super) fn reset_due(&mut self, core: &mut Connection, now: Duration, is_reading: bool) {
-        self.requests.retain_mut(|request| {
+        self.requests.retain(|_, request| {
             if core.contains(request.key) {
                 if core.queued(request.key) > 0 {
                     return true;
@@ -114,8 +124,7 @@ impl UnreadRequests {
                 };
                 let _ = core.reset(request.key, code);
             }
-            // The other streams of the connection may use its window.
-            let _ = core.release_capacity(request.key, request.withheld);
+            request.release(core);
             false
         });
     }
@@ -148,6 +157,21 @@ mod tests {
             assert_eq!(withheld(status, LEN_MAX), 0);
             assert_eq!(withheld(status, LEN_MAX + 1_024), 1_024);
             assert_eq!(withheld(status, LEN_MAX + 4_096), 4_096);
+        }
+    }
+
+    #[test]
+    fn requests_that_have_ended_take_no_memory() {
+        let shared = server();
+        receive(&shared, &[PREFACE, &Frame::settings(&[]).to_bytes()].concat());
+        for number in 0..200 {
+            let stream = 2 * number + 1;
+            let key = receive(&shared, &Frame::post(stream).to_bytes())[0].key;
+            shared.send_response(key, [Field::known(Token::Status, b"204")], "".into()).unwrap();
+            receive(&shared, &Frame::data(stream, *b"7").end_stream().to_bytes());
+            let state = shared.lock();
+            assert_eq!(state.core.streams(), 0);
+            assert!(state.unread.requests.len() <= 1, "{number}");
         }
     }
 
