@@ -26,10 +26,10 @@ pub enum HttpError {
     /// The memory limit of the server is reached ([`ServerConfig::memory_max`](crate::ServerConfig::memory_max)), or that of its
     /// HTTP/2 connection.
     Overloaded,
-    /// HTTP/2: the peer broke the protocol, a limit was reached, or this end misused the API.
+    /// HTTP/2: the peer broke the protocol or a limit was reached, on the connection or on this stream; or this end misused the API.
     #[cfg(feature = "http2")]
     Http2(wireloom_http2::error::Error),
-    /// A stream of HTTP/2 was reset, by either end, with this code (RFC 9113 §7).
+    /// A stream of HTTP/2 was reset, by the peer or by the application, with this code (RFC 9113 §7).
     #[cfg(feature = "http2")]
     StreamReset(wireloom_http2::error::ErrorCode),
     /// The peer ended the HTTP/2 connection, with this code in GOAWAY (RFC 9113 §6.8). A request that was open may have been

@@ -223,6 +223,10 @@ impl From<HttpError> for Response {
             HttpError::ConnectionLost | HttpError::Closed => Self::text(400, "the body is incomplete\n"),
             #[cfg(feature = "http2")]
             HttpError::StreamReset(_) | HttpError::GoAway(_) => Self::text(400, "the body is incomplete\n"),
+            #[cfg(feature = "http2")]
+            HttpError::Http2(error @ wireloom_http2::error::Error::Peer { .. }) => {
+                Self::text(400, format!("{error}\n"))
+            }
             _ => Self::text(500, "internal server error\n"),
         }
     }

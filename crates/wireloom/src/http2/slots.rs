@@ -279,7 +279,9 @@ impl Slots {
                     slot.receiving = Receiving::Ended;
                 }
             }
-            Event::Reset { stream, code, .. } => self.fail(stream, &HttpError::StreamReset(code), deferred),
+            Event::Reset { stream, code, error } => {
+                self.fail(stream, &error.map_or(HttpError::StreamReset(code), HttpError::Http2), deferred);
+            }
             Event::Refused { stream } => self.fail(stream, &HttpError::NotProcessed, deferred),
             Event::SendEnded { stream } => {
                 if let Some(stream) = self.find(stream) {

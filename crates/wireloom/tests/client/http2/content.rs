@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use wireloom::client::{Http2, Request};
-use wireloom::wireloom_http2::error::ErrorCode;
+use wireloom::wireloom_http2::error::{Error as CoreError, ErrorCode, Exceeded, Scope, Violation};
 use wireloom::wireloom_http2::field::{Field, Token};
+use wireloom::wireloom_http2::frame::StreamId;
 use wireloom::wireloom_http2::{Config, Connection, Role};
 use wireloom::{Body, Connector, Error, Headers, HttpError, Response, Server, Version};
 
@@ -75,6 +76,21 @@ async fn content_is_sent_after_a_response_of_success() {
     }
 }
 
+// RFC 9113 §8.1.1, §8.2.2.
+#[tokio::test]
+async fn a_malformed_response_fails_with_that_reason() {
+    let script = |core: &mut Connection, event: ScriptEvent<'_>| {
+        let ScriptEvent::Request(request) = event else { return };
+        let fields = [Field::known(Token::Status, b"200"), Field::new(b"connection", b"close")];
+        core.send_response(request.stream, fields, true).unwrap();
+    };
+    let http2 = connect(scripted::serve(Config::new(Role::Server), script).await).await;
+    let failed = http2.request(Request::get("/")).await.unwrap_err();
+    let (violation, scope) = (Violation::ConnectionField, Scope::Stream(StreamId::FIRST_CLIENT));
+    assert_eq!(failed, Error::Http(HttpError::Http2(CoreError::Peer { violation, scope })));
+    assert!(http2.is_open());
+}
+
 // The response is complete. RFC 9113 §8.1: with NO_ERROR the server asks for no more of the request.
 #[tokio::test]
 async fn close_reports_content_that_was_not_sent_to_its_end() {
@@ -98,11 +114,13 @@ async fn close_reports_content_that_was_not_sent_to_its_end() {
     let connector = Connector::new().http2(true).http2_config(client);
     let lost = Err(Error::Http(HttpError::ConnectionLost));
     let reset = |code| Err(Error::Http(HttpError::StreamReset(code)));
+    let (exceeded, scope) = (Exceeded::Stalled, Scope::Stream(StreamId::FIRST_CLIENT));
+    let stalled = Err(Error::Http(HttpError::Http2(CoreError::Limit { exceeded, scope })));
     for (path, len, expected) in [
         ("/abort", 50, lost),
         ("/enough", 2_000, Ok(())),
         ("/reset", 2_000, reset(ErrorCode::INTERNAL_ERROR)),
-        ("/stall", 2_000, reset(ErrorCode::ENHANCE_YOUR_CALM)),
+        ("/stall", 2_000, stalled),
         ("/all", 1_000, Ok(())),
         ("/refused/abort", 50, Ok(())),
         ("/refused/reset", 2_000, Ok(())),
