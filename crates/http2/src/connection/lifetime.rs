@@ -136,7 +136,7 @@ impl Connection {
             self.settings_deadline(),
             self.drain_deadline(),
             self.timers.write_deadline(limits.stall_timeout),
-            self.window_deadline(self.timers.window_deadline(limits.stall_timeout)),
+            self.connection_window_deadline(),
             self.window_deadline(self.streams.stall_deadline()),
             self.incomplete_deadline(),
         ];
@@ -158,6 +158,13 @@ impl Connection {
     fn window_deadline(&self, deadline: Option<Duration>) -> Option<Duration> {
         let deadline = deadline.filter(|_| self.takes_input())?;
         Some(self.reader.clock().instant(deadline))
+    }
+
+    /// When the peer must have granted window of the connection; `None` if no DATA waits for it, as after the reset of the last stream that had
+    /// some.
+    fn connection_window_deadline(&self) -> Option<Duration> {
+        let deadline = self.timers.window_deadline(self.limits().stall_timeout);
+        self.window_deadline(deadline.filter(|_| self.streams.has_ready()))
     }
 
     /// Starts the timeouts of the peer again if input was not taken before and is now.
@@ -196,8 +203,9 @@ impl Connection {
         if has_passed(self.incomplete_deadline()) {
             return Err(Error::limit(Exceeded::FieldBlockTime, StreamId::CONNECTION));
         }
-        let window_deadline = self.window_deadline(self.timers.window_deadline(limits.stall_timeout));
-        if has_passed(self.timers.write_deadline(limits.stall_timeout)) || has_passed(window_deadline) {
+        if has_passed(self.timers.write_deadline(limits.stall_timeout))
+            || has_passed(self.connection_window_deadline())
+        {
             return Err(Error::limit(Exceeded::Stalled, StreamId::CONNECTION));
         }
         if has_passed(self.drain_deadline()) {

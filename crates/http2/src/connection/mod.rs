@@ -320,12 +320,12 @@ impl Connection {
             && (self.role == Role::Client || self.out.len() <= self.config.output_max)
     }
 
-    /// Whether to call [`Connection::poll_transmit`]: it has output, or it has to start the timeout of DATA that has no window.
+    /// Whether to call [`Connection::poll_transmit`]: it has output, or it has to start or stop the timeout of DATA that has no window.
     pub fn wants_write(&self) -> bool {
         !self.out.is_empty()
             || (!self.has_ended()
                 && (self.streams.wants_write()
-                    || (self.streams.is_window_closed() && !self.timers.awaits_window())))
+                    || self.streams.is_window_closed() != self.timers.awaits_window()))
     }
 
     /// The memory that the connection uses.

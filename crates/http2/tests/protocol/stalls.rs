@@ -146,11 +146,16 @@ fn content_that_is_ready_later_has_the_whole_timeout() {
     assert_eq!(connection.poll_timeout(), Some(start + TIMEOUT));
     let reset = Frame::rst_stream(1, 8).to_bytes();
     connection.handle_input(start + TIMEOUT / 2, &reset).unwrap();
-    drain(connection, start + TIMEOUT / 2);
+    // Nothing waits for window from now on, whether or not the caller has been able to ask for output.
+    assert_eq!(connection.poll_timeout(), None);
+    connection.handle_timeout(start + TIMEOUT).unwrap();
+    assert!(connection.wants_write());
+    drain(connection, start + TIMEOUT);
+    assert!(!connection.wants_write());
     assert_eq!(connection.poll_timeout(), None);
     connection.send_data(second, "more", true).unwrap();
     assert!(connection.wants_write(), "the timeout starts when the output is polled");
-    let later = start + TIMEOUT - Duration::from_secs(1);
+    let later = start + TIMEOUT * 3 / 2;
     drain(connection, later);
     assert!(!connection.wants_write());
     assert_eq!(connection.poll_timeout(), Some(later + TIMEOUT));
