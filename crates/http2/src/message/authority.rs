@@ -22,8 +22,8 @@ pub(super) fn check(
     port_default: Option<u16>,
 ) -> Result<(), Violation> {
     if port_default.is_none() {
-        // RFC 9113 §8.3.1: other schemes may have no authority, or an empty one.
-        if let Some(authority) = authority.filter(|authority| !authority.is_empty()) {
+        // RFC 9113 §8.3.1: other schemes may have no authority, or an empty one. `host` is compared with it below.
+        if let Some(authority) = authority.or(host).filter(|authority| !authority.is_empty()) {
             check_authority(authority)?;
         }
         return check_same(authority, host, None);
@@ -170,10 +170,12 @@ mod tests {
             assert_eq!(check(None, Some(bad), Some(443)), invalid, "{}", bad.escape_ascii());
             if !bad.is_empty() {
                 assert_eq!(check(Some(bad), None, None), invalid, "{}", bad.escape_ascii());
+                assert_eq!(check(None, Some(bad), None), invalid, "{}", bad.escape_ascii());
             }
         }
         // RFC 9113 §8.3.1: schemes other than "http" and "https" may have an empty authority.
         assert_eq!(check(Some(b""), None, None), Ok(()));
+        assert_eq!(check(None, Some(b""), None), Ok(()));
         assert_eq!(check(None, None, Some(443)), Err(Violation::AuthorityMissing));
         assert_eq!(check(None, None, None), Ok(()));
     }
