@@ -61,7 +61,7 @@ pub struct Limits {
     /// CONTINUATION frames in one field block. The default maximum of a list is 64 KiB, for which a peer needs three frames of 16 KiB.
     /// The limit stops floods of empty frames (VU#421644, 2024).
     pub continuations_max: usize,
-    /// Compressed bytes in one field block, which are stored until it is complete. By default twice the maximum of a list, because
+    /// Compressed bytes in one field block; those of several frames are stored until it is complete. By default twice the maximum of a list, because
     /// a peer may compress badly.
     pub field_block_len_max: usize,
     /// Fields in one list. The limit on the size would allow 2,000 minimal fields, each with its own cost (CVE-2019-9516).

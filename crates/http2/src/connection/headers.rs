@@ -29,11 +29,7 @@ impl Connection {
             self_dependent,
             continuations: 0,
         };
-        if headers.end_headers {
-            return self.receive_block(partial, headers.fragment);
-        }
-        self.append_fragment(partial, headers.fragment)?;
-        Ok(None)
+        self.receive_fragment(partial, headers.fragment, headers.end_headers)
     }
 
     pub(super) fn receive_push_promise(
@@ -56,11 +52,7 @@ impl Connection {
             self_dependent: false,
             continuations: 0,
         };
-        if promise.end_headers {
-            return self.receive_block(partial, promise.fragment);
-        }
-        self.append_fragment(partial, promise.fragment)?;
-        Ok(None)
+        self.receive_fragment(partial, promise.fragment, promise.end_headers)
     }
 
     pub(super) fn receive_continuation(
@@ -75,25 +67,34 @@ impl Connection {
         if partial.continuations > self.limits().continuations_max {
             return Err(Error::limit(Exceeded::Continuations, StreamId::CONNECTION));
         }
-        self.append_fragment(partial, more.fragment)?;
-        if !more.end_headers {
+        self.receive_fragment(partial, more.fragment, more.end_headers)
+    }
+
+    /// Handles the block that this fragment completes, or stores the fragment. A block of one fragment is not copied.
+    #[inline]
+    fn receive_fragment(
+        &mut self,
+        partial: PartialBlock,
+        fragment: &[u8],
+        end_headers: bool,
+    ) -> Result<Option<Event<'static>>, Error> {
+        if self.reader.block_len() + fragment.len() > self.limits().field_block_len_max {
+            return Err(Error::limit(Exceeded::FieldBlock, StreamId::CONNECTION));
+        }
+        if end_headers && partial.continuations == 0 {
+            return self.receive_block(partial, fragment);
+        }
+        if fragment.is_empty() {
+            self.charge(Charge::EmptyFrame)?;
+        }
+        self.reader.push_fragment(partial, fragment, self.now);
+        if !end_headers {
             return Ok(None);
         }
         let block = self.reader.take_block();
         let step = self.receive_block(partial, &block);
         self.reader.reuse_block(block);
         step
-    }
-
-    fn append_fragment(&mut self, partial: PartialBlock, fragment: &[u8]) -> Result<(), Error> {
-        if fragment.is_empty() {
-            self.charge(Charge::EmptyFrame)?;
-        }
-        if self.reader.block_len() + fragment.len() > self.limits().field_block_len_max {
-            return Err(Error::limit(Exceeded::FieldBlock, StreamId::CONNECTION));
-        }
-        self.reader.push_fragment(partial, fragment, self.now);
-        Ok(())
     }
 
     fn receive_block(&mut self, block: PartialBlock, bytes: &[u8]) -> Result<Option<Event<'static>>, Error> {

@@ -93,12 +93,22 @@ fn the_limit_of_a_fragmented_field_block_is_exact_to_the_byte() {
         assert_eq!(end.error().and_then(|error| error.code()), fails.then_some(ErrorCode::ENHANCE_YOUR_CALM));
         assert_eq!(end.requests().contains(&3), !fails, "{second} and {third}");
     }
-    // The first part alone.
-    let mut config = Config::new(Role::Server);
-    config.limits.field_block_len_max = len - 1;
-    let mut end = server(config);
-    end.receive(&first.to_bytes());
-    assert!(end.has_failed());
+    // The first frame alone, of a block that is incomplete and of one that is complete.
+    let mut complete = Frame::get(3);
+    complete.payload.extend([0x90; 50]);
+    let (len, incomplete) = (complete.payload.len(), complete.clone().no_flag(flag::END_HEADERS));
+    for (len_max, frame, fails) in [
+        (len - 1, &incomplete, true),
+        (len - 1, &complete, true),
+        (len, &incomplete, false),
+        (len, &complete, false),
+    ] {
+        let mut config = Config::new(Role::Server);
+        config.limits.field_block_len_max = len_max;
+        let mut end = server(config);
+        end.receive(&frame.to_bytes());
+        assert_eq!(end.has_failed(), fails, "{len_max}: {frame:?}");
+    }
 }
 
 #[test]
