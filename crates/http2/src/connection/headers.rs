@@ -287,7 +287,7 @@ impl Connection {
         let parent_slot = self.streams.find(parent);
         match parent_slot {
             // RFC 9113 §6.6: only on streams that the client opened and the server has not ended.
-            Some(slot) if self.streams.get(slot).may_lead_to_promise() => {}
+            Some(slot) if self.streams.is_local(parent) && self.streams.get(slot).may_lead_to_promise() => {}
             Some(_) => return Err(Error::peer(Violation::PushOnClosedStream, connection)),
             None => self.receive_late(parent, LateFrame::PushPromise)?,
         }

@@ -66,6 +66,14 @@ fn a_promise_needs_a_stream_that_the_server_has_not_ended() {
     promise(&mut end, 2, 4);
     assert_eq!(violation(&end), Some(Violation::PushOnClosedStream));
 
+    // RFC 9113 §6.6: a pushed stream, which the server opened.
+    let mut end = client(10);
+    promise(&mut end, 1, 2);
+    end.receive(&Frame::headers(2, &[(":status", "200")]).to_bytes());
+    assert_eq!((end.connection.streams(), violation(&end)), (2, None));
+    promise(&mut end, 2, 4);
+    assert_eq!(violation(&end), Some(Violation::PushOnClosedStream));
+
     // Both ends have ended it, or the server has reset it.
     for last in [Frame::headers(1, &[(":status", "204")]).end_stream(), Frame::rst_stream(1, code::CANCEL)] {
         let mut end = client(10);
