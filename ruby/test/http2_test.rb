@@ -29,6 +29,15 @@ class HTTP2Test < Wireloom::TestCase
     seen.map { |events| events.reject { |event| event.is_a?(Settings) || event.is_a?(SettingsAcknowledged) } }
   end
 
+  def test_output_counts_to_the_size
+    require "objspace"
+    stream = @client.request(POST)
+    exchange
+    before = ObjectSpace.memsize_of(@client)
+    @client.data(stream, "x" * 50_000)
+    assert_operator ObjectSpace.memsize_of(@client), :>=, before + 50_000
+  end
+
   def test_fields_that_would_be_others_are_not_sent
     post = @client.request(POST)
     exchange

@@ -493,4 +493,13 @@ class WebSocketTest < Wireloom::TestCase
     client.text("x" * 100_000)
     assert_operator ObjectSpace.memsize_of(client), :>=, before + 100_000
   end
+
+  def test_a_message_that_is_not_whole_counts
+    require "objspace"
+    client, server = pair
+    before = ObjectSpace.memsize_of(server)
+    client.text("x" * 100_000)
+    server.receive(client.take_output.byteslice(0, 90_000))
+    assert_operator ObjectSpace.memsize_of(server), :>=, before + 80_000
+  end
 end

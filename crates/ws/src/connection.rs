@@ -208,6 +208,12 @@ impl Connection {
         self.outbound.release_buffers();
     }
 
+    /// Memory in use, in bytes: messages that are being assembled, and the state of compression. The send queue is
+    /// [`queued_len`](Outbound::queued_len).
+    pub fn memory_len(&self) -> usize {
+        self.inbound.memory_len() + self.outbound.memory_len()
+    }
+
     /// The general path. It returns the position of an event instead of the event, which would be passed through memory on the fast path
     /// too.
     #[inline(never)]

@@ -55,7 +55,7 @@ plain!(EndpointState);
 
 managed!(
     Endpoint as "Wireloom::HTTP2::Connection" { state, undelivered, began, memory },
-    size = |endpoint| endpoint.state.try_with(|state| state.waiting.capacity() + state.out.capacity()).unwrap_or(0)
+    size = |endpoint| endpoint.state.try_with(|state| state.heap_size()).unwrap_or(0)
 );
 
 impl Default for Endpoint {
@@ -89,6 +89,11 @@ impl Failure {
 }
 
 impl EndpointState {
+    fn heap_size(&self) -> usize {
+        let connection = self.connection.as_ref().map_or(0, |connection| connection.memory().total());
+        self.waiting.capacity() + self.out.capacity() + connection as usize
+    }
+
     fn connection(&mut self) -> Result<&mut Connection, Failure> {
         self.connection.as_mut().ok_or(Failure::NotInitialized)
     }
@@ -153,8 +158,7 @@ impl Endpoint {
         let now = this.now();
         let received = this.state.allocating(ruby, |ruby, state| receive(ruby, state, now, bytes, list));
         strings::keep(input);
-        let waiting = this.state.with(|state| state.waiting.capacity());
-        this.memory.set(waiting);
+        this.memory.set(this.state.with(|state| state.heap_size()));
         let received = received.flatten().inspect_err(|_| {
             // An event is lost, and the input behind it.
             this.undelivered.set(Held::new(Owner::of(this), list.as_raw()));

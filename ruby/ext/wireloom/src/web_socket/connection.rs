@@ -460,7 +460,9 @@ impl Inner {
         self.out.capacity()
             + self.waiting.capacity()
             + match &self.state {
-                State::Open(connection) => size_of_val(&**connection) + connection.queued_len(),
+                State::Open(connection) => {
+                    size_of_val(&**connection) + connection.queued_len() + connection.memory_len()
+                }
                 State::Deciding(_, early) => early.capacity(),
                 _ => 0,
             }
