@@ -288,6 +288,7 @@ fuzz_target!(|input: (Setup, Vec<(bool, Call)>)| {
                 }
                 Call::Ping(payload) => _ = is_ok(wl_h2_send_ping(h2, now_ns, &payload)),
                 Call::Timeout(after) => {
+                    is_ok(wl_h2_set_reading(h2, now_ns, (after % 2) as u8));
                     now_ns += u64::from(after) * 16;
                     is_ok(wl_h2_handle_timeout(h2, now_ns));
                 }

@@ -29,6 +29,19 @@ class HTTP2Test < Wireloom::TestCase
     seen.map { |events| events.reject { |event| event.is_a?(Settings) || event.is_a?(SettingsAcknowledged) } }
   end
 
+  # A frame of which a part was read: its deadline does not run while the program reads no more.
+  def test_a_peer_is_not_late_while_nothing_is_read
+    @client.request(REQUEST)
+    exchange
+    @client.request([*REQUEST, ["x", "y" * 100]])
+    @server.receive(@client.take_output[..-2])
+    refute_nil @server.timeout
+    @server.reading = false
+    assert_nil @server.timeout
+    @server.reading = true
+    refute_nil @server.timeout
+  end
+
   def test_output_counts_to_the_size
     require "objspace"
     stream = @client.request(POST)

@@ -839,8 +839,15 @@ wl_status wl_h2_handle_input(struct wl_h2 h2,
 // The peer has closed its side of the transport.
 wl_status wl_h2_handle_eof(struct wl_h2 h2);
 
-// The time is `now_ns`: acts on the deadline of `wl_h2_poll_timeout` if it has passed. Errors: the connection has ended.
+// The time is `now_ns`: acts on the deadline of `wl_h2_poll_timeout` if it has passed. Pass the input that has arrived to
+// `wl_h2_handle_input` first: the peer is not late if this process is. Errors: the connection has ended.
 wl_status wl_h2_handle_timeout(struct wl_h2 h2, uint64_t now_ns);
+
+// Whether the caller reads from the transport: `is_reading` 1, as at first, or 0. While it does not, for example for lack of memory, the
+// peer cannot be late: no timeout of the peer runs but that for the output it accepts.
+wl_status wl_h2_set_reading(struct wl_h2 h2,
+                            uint64_t now_ns,
+                            uint8_t is_reading);
 
 // The output to write, in order: `slices` gets at most `capacity` of its slices, `slices_len` their number. They are valid until the
 // next call with this connection, and can be written with `writev`. Then call `wl_h2_transmitted`.
@@ -1161,7 +1168,8 @@ wl_status wl_ws_handle_activity(struct wl_ws ws, uint64_t now_ns);
 // Writing to the transport failed: nothing more can be sent.
 wl_status wl_ws_handle_write_failed(struct wl_ws ws, uint64_t now_ns);
 
-// The time is `now_ns`: acts on the deadline of `wl_ws_poll_timeout` if it has passed.
+// The time is `now_ns`: acts on the deadline of `wl_ws_poll_timeout` if it has passed. Pass the input that has arrived to
+// `wl_ws_handle_input` first: the peer is not late if this process is.
 wl_status wl_ws_handle_timeout(struct wl_ws ws, uint64_t now_ns);
 
 // Queues a message. `kind` is a `wl_kind`; text must be valid UTF-8. The bytes are copied or compressed during the call. `flags` is 0

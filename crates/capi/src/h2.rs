@@ -475,10 +475,24 @@ pub extern "C" fn wl_h2_handle_eof(h2: wl_h2) -> wl_status {
     })
 }
 
-/// The time is `now_ns`: acts on the deadline of `wl_h2_poll_timeout` if it has passed. Errors: the connection has ended.
+/// The time is `now_ns`: acts on the deadline of `wl_h2_poll_timeout` if it has passed. Pass the input that has arrived to
+/// `wl_h2_handle_input` first: the peer is not late if this process is. Errors: the connection has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn wl_h2_handle_timeout(h2: wl_h2, now_ns: u64) -> wl_status {
     call(|| with(h2, |connection| connection.handle_timeout(time(now_ns))))
+}
+
+/// Whether the caller reads from the transport: `is_reading` 1, as at first, or 0. While it does not, for example for lack of memory, the
+/// peer cannot be late: no timeout of the peer runs but that for the output it accepts.
+#[unsafe(no_mangle)]
+pub extern "C" fn wl_h2_set_reading(h2: wl_h2, now_ns: u64, is_reading: u8) -> wl_status {
+    call(|| {
+        let is_reading = flag(is_reading)?;
+        with(h2, |connection| {
+            connection.set_reading(time(now_ns), is_reading);
+            Ok(())
+        })
+    })
 }
 
 /// The output to write, in order: `slices` gets at most `capacity` of its slices, `slices_len` their number. They are valid until the
@@ -922,5 +936,41 @@ mod tests {
                 .unwrap();
             wl_h2_free(h2);
         }
+    }
+
+    #[test]
+    fn a_peer_is_not_late_while_nothing_is_read() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut h2 = wl_h2 { id: 0 };
+        let next_deadline = |h2| {
+            let mut deadline_ns = 0;
+            // SAFETY: a place for the deadline.
+            assert_eq!(unsafe { wl_h2_poll_timeout(h2, &mut deadline_ns) }, wl_status::Ok);
+            deadline_ns
+        };
+        let input = requests(1);
+        // SAFETY: the arguments are valid.
+        unsafe {
+            assert_eq!(wl_h2_new(wl_role::Server as u32, core::ptr::null(), &mut h2), wl_status::Ok);
+            let mut events = [const { MaybeUninit::<wl_h2_event>::uninit() }; 4];
+            let (mut used, mut found) = (0, 0);
+            let (slots, len) = (events.as_mut_ptr().cast(), input.len() - 1);
+            let status = wl_h2_handle_input(h2, 1, input.as_ptr(), len, &mut used, slots, 4, &mut found);
+            assert_eq!((status, used), (wl_status::Ok, len));
+            let mut output = [0; 256];
+            let status = wl_h2_take_output(h2, 1, output.as_mut_ptr(), output.len(), &mut used);
+            assert_eq!(status, wl_status::Ok);
+            assert!(used < output.len());
+        }
+        assert_ne!(next_deadline(h2), WL_NEVER);
+        assert_eq!(wl_h2_set_reading(h2, SECOND, 2), wl_status::InvalidArgument);
+        assert_eq!(wl_h2_set_reading(h2, SECOND, 0), wl_status::Ok);
+        assert_eq!(next_deadline(h2), WL_NEVER);
+        assert_eq!(wl_h2_handle_timeout(h2, 600 * SECOND), wl_status::Ok);
+        assert_eq!(wl_h2_set_reading(h2, 600 * SECOND, 1), wl_status::Ok);
+        assert_eq!(wl_h2_handle_timeout(h2, 601 * SECOND), wl_status::Ok);
+        assert!(next_deadline(h2) > 601 * SECOND);
+        assert_ne!(next_deadline(h2), WL_NEVER);
+        assert_eq!(wl_h2_free(h2), wl_status::Ok);
     }
 }

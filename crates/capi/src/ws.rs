@@ -444,7 +444,8 @@ pub extern "C" fn wl_ws_handle_write_failed(ws: wl_ws, now_ns: u64) -> wl_status
     run(ws, |connection| connection.handle_write_failed(time(now_ns), drop))
 }
 
-/// The time is `now_ns`: acts on the deadline of `wl_ws_poll_timeout` if it has passed.
+/// The time is `now_ns`: acts on the deadline of `wl_ws_poll_timeout` if it has passed. Pass the input that has arrived to
+/// `wl_ws_handle_input` first: the peer is not late if this process is.
 #[unsafe(no_mangle)]
 pub extern "C" fn wl_ws_handle_timeout(ws: wl_ws, now_ns: u64) -> wl_status {
     run(ws, |connection| connection.handle_timeout(time(now_ns)))

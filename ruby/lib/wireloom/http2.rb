@@ -98,6 +98,11 @@ module Wireloom
       #   Takes the input that waits, see {#input?}, then acts on the deadlines that have passed.
       #   @return [Array<Struct>] events
 
+      # @!method reading=(is_reading)
+      #   Whether the program reads from the transport, as it does at first. While it does not, the peer cannot be late with what
+      #   it sends.
+      #   @param is_reading [Boolean]
+
       # @!method timeout
       #   @return [Float, nil] seconds until {#tick} has something to do; nil for no deadline
 

@@ -193,6 +193,15 @@ impl Endpoint {
         Ok(list)
     }
 
+    /// Whether the program reads from the transport.
+    fn set_reading(ruby: &Ruby, this: Obj<Self>, is_reading: bool) -> Result<(), Error> {
+        let now = this.now();
+        this.with(ruby, |connection| {
+            connection.set_reading(now, is_reading);
+            Ok(())
+        })
+    }
+
     /// Seconds until [`Endpoint::tick`], or nil.
     fn timeout(ruby: &Ruby, this: Obj<Self>) -> Result<Option<f64>, Error> {
         let now = this.now();
@@ -567,6 +576,7 @@ pub(super) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     class.define_method("receive", method!(mut Endpoint::receive, 1))?;
     class.define_method("eof", method!(mut Endpoint::eof, 0))?;
     class.define_method("tick", method!(mut Endpoint::tick, 0))?;
+    class.define_method("reading=", method!(mut Endpoint::set_reading, 1))?;
     class.define_method("timeout", method!(Endpoint::timeout, 0))?;
     class.define_method("take_output", method!(mut Endpoint::take_output, 0))?;
     class.define_method("trailers", method!(mut Endpoint::trailers, 2))?;
