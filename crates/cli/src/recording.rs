@@ -111,6 +111,16 @@ impl Recording {
     }
 }
 
+impl Recording {
+    /// Whether all of it has been written.
+    pub(crate) fn finish(self) -> bool {
+        let queue = self.queue.clone();
+        drop(self);
+        let lines = lock(&queue.lines);
+        !lines.has_failed && lines.len() == 0
+    }
+}
+
 impl Drop for Recording {
     fn drop(&mut self) {
         let lines = lock(&self.queue.lines);
@@ -198,9 +208,10 @@ impl Queue {
             written = Ok(());
             text = self.next();
         };
+        // First, because the command may end afterwards.
+        self.report(&format!("{error}; recording has stopped"));
         *lock(&self.lines) = Lines { has_failed: true, ..Lines::default() };
         self.changed.notify_all();
-        self.report(&format!("{error}; recording has stopped"));
     }
 
     /// Waits for the next lines, when those before have been written.

@@ -693,6 +693,17 @@ async fn a_closed_pipe_and_a_full_disk_end_it_with_the_next_message() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_recording_that_cannot_be_written_is_an_error() {
+    let server = Server::start(&[]).await;
+    let args = ["--record", "/dev/full", "--send", "a"];
+    for (more, expected) in [(&["--count", "1"][..], 5), (&["--expect", "b"], 4)] {
+        let (code, _, errors) = connect(&[&[&*server.url("/echo")], &args[..], more].concat(), "").await;
+        assert!(code == expected && errors.contains("recording has stopped"), "{more:?}: {code} {errors}");
+    }
+}
+
 #[tokio::test]
 async fn files_keep_what_they_hold_until_there_is_more() {
     let server = Server::start(&[]).await;

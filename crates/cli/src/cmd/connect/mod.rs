@@ -44,8 +44,8 @@ pub(crate) fn run(args: Connect) -> Exit {
     let exit = runtime.block_on(connect(args, &mut recording));
     // A thread may be blocked reading the input.
     runtime.shutdown_background();
-    drop(recording);
-    exit
+    let is_recorded = recording.is_none_or(Recording::finish);
+    if exit == Exit::Success && !is_recorded { Exit::Broken } else { exit }
 }
 
 async fn connect(args: Connect, recording: &mut Option<Recording>) -> Exit {
