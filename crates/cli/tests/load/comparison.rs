@@ -99,7 +99,7 @@ async fn rounds_before_a_server_was_gone_are_reported() {
 async fn shared_connections_are_opened_again() {
     let config = || {
         let mut config = wireloom::ServerConfig::default();
-        config.keep_alive_timeout = Duration::from_millis(50);
+        config.keep_alive_timeout = Duration::from_millis(300);
         config
     };
     let (url, other) = (start_with(Fault::None, config()).await, start_with(Fault::None, config()).await);
@@ -109,7 +109,7 @@ async fn shared_connections_are_opened_again() {
         "--rounds",
         "8",
         "--duration",
-        "3",
+        "10",
         "--connections",
         "2",
         "--http2",

@@ -23,7 +23,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 use wireloom::{CloseCode, Request, Response, Server, ServerConfig, WebSocket};
 
 const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
@@ -80,7 +80,7 @@ enum Fault {
 }
 
 async fn serve(fault: Fault, mut socket: WebSocket) -> Result<(), wireloom::WebSocketError> {
-    let mut paused_until = None;
+    let (mut pause_at, mut has_paused) = (None, false);
     let mut number = 0;
     while let Some(message) = socket.recv_owned().await? {
         number += 1;
@@ -97,9 +97,10 @@ async fn serve(fault: Fault, mut socket: WebSocket) -> Result<(), wireloom::WebS
             Fault::RepeatTenth if is_tenth => socket.send(&message).await?,
             Fault::NoAnswer => continue,
             Fault::Pause => {
-                let pause = *paused_until.get_or_insert(Instant::now() + Duration::from_secs(1));
-                if Instant::now() > pause {
-                    sleep_until((pause + Duration::from_secs(1)).into()).await;
+                let at = *pause_at.get_or_insert(Instant::now() + Duration::from_secs(1));
+                if !has_paused && Instant::now() > at {
+                    has_paused = true;
+                    sleep(Duration::from_secs(1)).await;
                 }
             }
             Fault::Close if number > 10 => return socket.close(CloseCode::TRY_AGAIN_LATER, "enough").await,

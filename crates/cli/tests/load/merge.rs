@@ -10,7 +10,7 @@ async fn several_processes_add_up() {
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let url = start(Fault::DropTenth).await;
     let (first, second, csv) = (file("a.hdr"), file("b.hdr"), file("a.csv"));
-    let common = ["--connections", "2", "--timeout", "1s", "--json", "--quiet"];
+    let common = ["--connections", "2", "--timeout", "5s", "--json", "--quiet"];
     let one =
         [&[&*url, "--rate", "200", "--duration", "2", "--hdr", &first, "--csv", &csv], &common[..]].concat();
     let two = [&[&*url, "--rate", "100", "--duration", "2", "--hdr", &second], &common[..]].concat();

@@ -94,8 +94,15 @@ async fn collect() -> (String, Log) {
     (url, log)
 }
 
-/// The messages that each connection of a server received, sorted, and the time between the first message and the last.
-fn received(log: &Log) -> (Sent, Duration) {
+/// The messages that each of `count` connections of a server received, sorted, and the time between the first message and the last.
+/// The server may notice the end of a connection after `load` has ended.
+async fn received(log: &Log, count: usize) -> (Sent, Duration) {
+    let ended = async {
+        while log.lock().unwrap().len() < count {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(DEADLINE, ended).await.expect("the connections end");
     let log = std::mem::take(&mut *log.lock().unwrap());
     let times = || log.iter().flatten().map(|(_, _, at)| *at);
     let time = times().max().unwrap() - times().min().unwrap();
@@ -133,7 +140,7 @@ async fn the_server_receives_what_was_recorded_at_its_pace_or_faster() {
             assert_eq!((&report["sent"], &report["sent_bytes"]), (&4.into(), &26.into()), "{report}");
             assert_eq!(report["config"]["connections"], 2, "{report}");
             assert_eq!(report["config"]["scenario"], "replay", "{report}");
-            let (connections, time) = received(&log);
+            let (connections, time) = received(&log, 2).await;
             assert_eq!(connections, expected(), "{speed:?}");
             attempts += 1;
             let is_in_time = (least..=most).contains(&time);
@@ -154,7 +161,7 @@ async fn more_connections_play_the_recording_again_and_again() {
         measure(&url, &["--replay", file.path(), "--speed", "max", "--connections", "5"]).await;
     assert_eq!((code, &report["sent"]), (0, &11.into()), "{report}");
     let [short, long] = <[_; 2]>::try_from(expected()).unwrap();
-    let (connections, _) = received(&log);
+    let (connections, _) = received(&log, 5).await;
     assert_eq!(connections, [short.clone(), short, long.clone(), long.clone(), long]);
 
     // Rounds of 60 ms.
@@ -180,7 +187,7 @@ async fn answers_of_an_echo_are_checked() {
     let (code, report) = measure(&url, &options[..4]).await;
     assert_eq!(code, 0, "{report}");
     assert_eq!((&report["answered"], &report["latency"]["samples"]), (&4.into(), &0.into()), "{report}");
-    let more = [&options[..], &["--duration", "1", "--connections", "1", "--timeout", "500ms"]].concat();
+    let more = [&options[..], &["--duration", "1", "--connections", "1", "--timeout", "5s"]].concat();
     for (fault, kind) in [(Fault::RepeatTenth, "wrong"), (Fault::NoAnswer, "lost"), (Fault::Close, "closed")]
     {
         let (code, report) = measure(&start(fault).await, &more).await;
@@ -213,7 +220,7 @@ async fn what_connect_recorded_is_played() {
     let (url, log) = collect().await;
     let (code, report) = measure(&url, &["--replay", file.path()]).await;
     assert_eq!(code, 0, "{report}");
-    assert_eq!(received(&log).0, [[(true, b"hello".to_vec()), (true, b"again".to_vec())]]);
+    assert_eq!(received(&log, 1).await.0, [[(true, b"hello".to_vec()), (true, b"again".to_vec())]]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

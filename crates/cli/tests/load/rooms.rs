@@ -152,7 +152,7 @@ async fn measures_the_rooms_of_serve() {
     // An echo is not a room: subscribers receive nothing.
     let echo = serve.url("ws", "/echo");
     let (code, out, errors) =
-        crate::run(&[&echo, "--scenario", "rooms", "--rate", "9", "--timeout", "300ms"]).await;
+        crate::run(&[&echo, "--scenario", "rooms", "--rate", "9", "--timeout", "5s"]).await;
     assert_eq!((code, &*out), (6, ""));
     assert!(errors.contains("is this the URL of a room?"), "{errors}");
 }

@@ -167,13 +167,12 @@ async fn scripts_send_expect_and_wait() {
         "{report}"
     );
     let never = Temporary::with("never", "expect-any\n");
-    let (code, report) =
-        measure(&url, &["--script", never.path(), "--count", "1", "--timeout", "200ms"]).await;
+    let (code, report) = measure(&url, &["--script", never.path(), "--count", "1", "--timeout", "5s"]).await;
     assert_eq!((code, &report["errors"]["lost"]), (5, &1.into()), "{report}");
     // A server that stops answering delays the end by one timeout, not by one for each step.
     let silent = start(Fault::NoAnswer).await;
     let steps = Temporary::with("silent", &format!("send a\n{}", "expect a\n".repeat(20)));
-    let args = ["--script", steps.path(), "--duration", "500ms", "--timeout", "1s", "--connections", "1"];
+    let args = ["--script", steps.path(), "--duration", "500ms", "--timeout", "5s", "--connections", "1"];
     let (code, report) = measure(&silent, &args).await;
     assert_eq!((code, &report["sent"], &report["errors"]["lost"]), (5, &1.into(), &1.into()), "{report}");
     let (code, _, errors) = run(&[&url, "--script", Temporary::with("none", "sing\n").path()]).await;

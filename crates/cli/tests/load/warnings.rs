@@ -38,7 +38,7 @@ async fn warns_of_messages_that_leave_too_late() {
 #[tokio::test(flavor = "multi_thread")]
 async fn warns_of_a_rate_that_is_not_reached() {
     let url = start(Fault::Delay(Duration::from_millis(100))).await;
-    let args = ["--rate", "1k", "--duration", "2", "--connections", "4", "--timeout", "500ms"];
+    let args = ["--rate", "1k", "--duration", "2", "--connections", "4", "--timeout", "5s"];
     let (_, report) = measure(&url, &args).await;
     assert!(warns(&report, "is below --rate, 1000/s"), "{report}");
 }

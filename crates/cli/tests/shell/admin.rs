@@ -99,7 +99,7 @@ async fn an_operator_logs_in_with_the_key_and_calls_the_server_api() {
         while admin.call("channels", json!({})).await["result"]["channels"]
             != json!({ "rooms:a": { "num_clients": 1 } })
         {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
     timeout(DEADLINE, is_listed).await.expect("the room is listed");

@@ -56,7 +56,7 @@ async fn scripts_learn_the_outcome_from_the_exit_code() {
     assert_eq!(run(&[&echo, "--send", "a", "--expect", "a"]).await.0, 0);
     assert_eq!(run(&[&echo, "--send", "a", "--send", "b", "--count", "2"]).await.0, 0);
     assert_eq!(run(&[&echo, "--send", "a", "--expect", "b"]).await.0, 4);
-    assert_eq!(run(&[&echo, "--count", "1", "--timeout", "1"]).await.0, 4);
+    assert_eq!(run(&[&echo, "--count", "1", "--timeout", "5"]).await.0, 4);
     assert_eq!(run(&[&serving.url("/source?size=10&count=3"), "--count", "4"]).await.0, 4);
     let (code, errors) = run(&[&echo, "--send", &"x".repeat(1001)]).await;
     assert!(code == 3 && errors.contains("1009"), "{code} {errors}");
@@ -85,7 +85,7 @@ async fn scripts_send_the_lines_of_a_pipe() {
     let (code, _, errors) = connect(&[&echo, "--expect", "a", "--timeout", "30"], "a\n").await;
     assert_eq!(code, 0, "{errors}");
     // The command does not close at the end of the input, because expected messages may still arrive.
-    let (code, out, errors) = connect(&[&echo, "--count", "2", "--timeout", "1"], "one\n").await;
+    let (code, out, errors) = connect(&[&echo, "--count", "2", "--timeout", "5"], "one\n").await;
     assert_eq!((code, &*out), (4, "one\n"), "{errors}");
     // With `--send` the input is not read.
     let (code, out, errors) = connect(&[&echo, "--send", "sent", "--count", "1"], "not this\n").await;
@@ -641,7 +641,9 @@ async fn a_client_that_does_not_read_is_slow_after_a_while() {
     let serving = Server::start(&limits).await;
     let _slow = wireloom::connect(&serving.url("/source?size=60000")).await.unwrap();
     let cut = async {
-        while !serving.get("/metrics").await.contains("\nwireloom_slow_clients_disconnected_total 1\n") {}
+        while !serving.get("/metrics").await.contains("\nwireloom_slow_clients_disconnected_total 1\n") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     };
     timeout(DEADLINE, cut).await.unwrap();
 }

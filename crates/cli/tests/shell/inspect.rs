@@ -257,7 +257,7 @@ fn sums_up_streams() {
 #[test]
 fn a_truncated_capture_shows_what_was_readable_and_where_it_broke() {
     let bytes = std::fs::read(capture("plain.pcap")).unwrap();
-    let path = temporary("truncated.pcap");
+    let path = temporary("cut-off.pcap");
     std::fs::write(&path, &bytes[..bytes.len() - 10]).unwrap();
     let output = inspect(&[path.to_str().unwrap()]);
     std::fs::remove_file(&path).unwrap();

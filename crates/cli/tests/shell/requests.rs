@@ -250,12 +250,12 @@ async fn data_that_is_not_sent_to_its_end_after_an_early_response_is_a_failure()
         assert!(errors.contains("--data cannot be read: "), "{more:?}: {errors}");
 
         // The input ends too early, or does not end.
-        let args = ["-i", "--data", "@-", "-H", "Content-Length: 100", "--timeout", "2s"];
-        for (ends, expected, reason) in [
-            (true, 5, "the server answered 204, but not all of --data was sent: "),
-            (false, 6, "not all of --data was sent in time (--timeout)"),
+        let args = ["-i", "--data", "@-", "-H", "Content-Length: 100", "--timeout"];
+        for (ends, time, expected, reason) in [
+            (true, "60s", 5, "the server answered 204, but not all of --data was sent: "),
+            (false, "5s", 6, "not all of --data was sent in time (--timeout)"),
         ] {
-            let mut child = connect_command(&[&[&**url], &args[..], more].concat());
+            let mut child = connect_command(&[&[&**url], &args[..], &[time], more].concat());
             let mut child = child.stdin(Stdio::piped()).spawn().unwrap();
             let mut head = BufReader::new(child.stdout.take().unwrap()).lines();
             let status = timeout(DEADLINE, head.next_line()).await.unwrap().unwrap().unwrap();

@@ -252,7 +252,7 @@ async fn ctrl_c_leaves_a_clean_terminal() {
     assert_eq!(status.code(), Some(0));
     let modes = rustix::termios::tcgetattr(&terminal.keys).unwrap().local_modes;
     assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO));
-    while let Ok(bytes) = terminal.shown.recv_timeout(Duration::from_millis(300)) {
+    while let Ok(bytes) = terminal.shown.recv_timeout(Duration::from_secs(2)) {
         terminal.seen += &String::from_utf8_lossy(&bytes);
     }
     // The shell's next prompt begins on an empty line, and no prompt of this command remains above it.

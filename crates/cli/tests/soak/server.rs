@@ -48,8 +48,13 @@ impl Serving {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
     }
 
+    /// Open descriptors without the rings of the workers: each opens one when it is needed, and keeps it.
     pub(crate) fn descriptors(&self) -> usize {
-        std::fs::read_dir(self.proc("fd")).expect("the server runs").count()
+        let is_counted = |entry: &std::io::Result<std::fs::DirEntry>| {
+            let target = std::fs::read_link(entry.as_ref().unwrap().path());
+            target.is_ok_and(|target| target.to_str() != Some("anon_inode:[io_uring]"))
+        };
+        std::fs::read_dir(self.proc("fd")).expect("the server runs").filter(is_counted).count()
     }
 
     /// A metric of `/metrics`.
