@@ -914,7 +914,7 @@ mod tests {
                 at += used;
                 let events = events[..found].iter().map(|event| event.assume_init_ref());
                 let fields: usize = events.clone().map(|event| event.fields_len).sum();
-                // What one more block has, which was begun below the bound.
+                // Below the bound one more block is begun.
                 assert!(fields * 3_900 <= DECODED_LEN_MAX * 3, "{fields} fields at once");
                 assert!(memory_len(h2) > fields as u64 * 100, "the events count");
                 seen += events.filter(|event| event.kind == wl_h2_event_kind::Request as u32).count();

@@ -63,7 +63,7 @@ impl Sessions {
         Inbox { sessions: self.clone(), id, receiver, handled: None }
     }
 
-    /// The queue has a copy: a slice would keep a whole body, whose length nobody counts.
+    /// The queue has a copy: a slice would keep a whole body, which is not counted.
     pub(crate) fn send(&self, id: &str, message: &[u8]) -> Delivered {
         let Some(queue) = lock(&self.0).get(id).cloned() else { return Delivered::Unknown };
         let cost = u32::try_from(message.len() + MESSAGE_COST).unwrap_or(u32::MAX);

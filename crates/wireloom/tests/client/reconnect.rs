@@ -229,7 +229,7 @@ async fn does_not_reconnect_after_a_final_close_code() {
     assert!(lost(&mut socket).await.retry_in.is_some());
 }
 
-// A rolling deployment: for a moment nobody knows the path. Its clients were connected before, so they come back. Those that were never connected
+// A rolling deployment: for a moment no server has the path. Its clients were connected before, so they come back. Those that were never connected
 // have the wrong URL.
 #[tokio::test]
 async fn reconnects_after_a_refusal_that_was_final_for_the_first_connection() {
