@@ -136,7 +136,7 @@ async fn what_a_node_has_missed_in_nats_fits_into_the_queues_of_its_clients() {
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_delivers_while_histories_are_compared() {
     const CHANNELS: u32 = 100;
-    const DELAY: Duration = Duration::from_millis(40);
+    const DELAY: Duration = Duration::from_millis(100);
     let Some(redis) = Redis::start() else { return };
     let link = Link::to(redis.port).await;
     let engine = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();

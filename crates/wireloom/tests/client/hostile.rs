@@ -69,10 +69,10 @@ async fn use_all(http2: &Http2) -> [Result<(), Error>; 3] {
 async fn run(settings: Vec<u8>, then: Vec<u8>) -> Result<[Result<(), Error>; 3], Error> {
     let url = serve(settings, then).await;
     let all = async {
-        let http2 = Connector::new().handshake_timeout(Duration::from_secs(2)).connect_http2(&url).await?;
+        let http2 = Connector::new().handshake_timeout(Duration::from_secs(10)).connect_http2(&url).await?;
         Ok(use_all(&http2).await)
     };
-    tokio::time::timeout(Duration::from_secs(20), all).await.expect("it comes to an end")
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("it comes to an end")
 }
 
 #[tokio::test]

@@ -183,7 +183,8 @@ async fn nothing_is_done_for_clients_that_have_left() {
         tokio::task::yield_now().await;
     }
     let before = gated.tunnels_received();
-    killed.shutdown_background();
+    // Nothing is received before it is gone: this thread waits.
+    std::thread::spawn(move || drop(killed)).join().unwrap();
     while gated.server.handle.stats().websockets_open > 0 {
         tokio::task::yield_now().await;
     }

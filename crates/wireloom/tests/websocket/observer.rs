@@ -198,7 +198,6 @@ async fn a_websocket_that_is_dropped_with_a_full_queue_has_not_failed() {
     stream.read_to_end(&mut read).await.unwrap();
     assert!(read.ends_with(b"\x88\x02\x03\xe9") && read.len() > LEN);
     drop(stream);
-    tokio::time::sleep(Duration::from_millis(50)).await;
     let expected = [
         ">> Binary 16777216",
         "> Binary 16777216",
@@ -206,6 +205,13 @@ async fn a_websocket_that_is_dropped_with_a_full_queue_has_not_failed() {
         "closing 1001 by Local",
         "closed 1006 by Local",
     ];
+    let reported = async {
+        while events.lock().unwrap().len() < expected.len() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let is_reported = tokio::time::timeout(Duration::from_secs(60), reported).await.is_ok();
+    assert!(is_reported, "{:?}", events.lock().unwrap());
     assert_eq!(*events.lock().unwrap(), expected);
 }
 
