@@ -91,12 +91,14 @@ pub(crate) trait Observed: Send + Sync + 'static {
 pub(crate) struct Delivery<T: Observed> {
     connection: Arc<T>,
     is_done: bool,
+    /// The function has been called and has not returned: when this is dropped, it has panicked.
+    in_call: bool,
 }
 
 impl<T: Observed> Delivery<T> {
     /// [`EventQueue::begin_delivery`] was true.
     pub(crate) fn new(connection: Arc<T>) -> Self {
-        Self { connection, is_done: false }
+        Self { connection, is_done: false, in_call: false }
     }
 
     /// Delivers the events that are queued, and those that are added meanwhile.
@@ -115,7 +117,11 @@ impl<T: Observed> Delivery<T> {
     fn deliver_some(&mut self) {
         for _ in 0..DELIVERED_MAX {
             match self.connection.next_delivery() {
-                Some(deliver) => deliver(),
+                Some(deliver) => {
+                    self.in_call = true;
+                    deliver();
+                    self.in_call = false;
+                }
                 None => return self.is_done = true,
             }
         }
@@ -127,7 +133,7 @@ impl<T: Observed> Drop for Delivery<T> {
         if self.is_done {
             return;
         }
-        if std::thread::panicking() {
+        if self.in_call {
             return self.connection.cancel_delivery();
         }
         // Without a runtime. Another one, because the function may panic.

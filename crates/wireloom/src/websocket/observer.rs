@@ -57,6 +57,9 @@ pub enum ObserverEvent {
 /// holds no lock, and may use the WebSocket: one that holds a [`Sender`](super::Sender) keeps the connection open until it has ended. A
 /// WebSocket drops its observer after [`ObserverEvent::CloseDone`].
 ///
+/// It must not block on the WebSocket that it observes, nor on something that a task provides which sends over it, such as room in a channel:
+/// both wait for the observer. Use [`try_send`](super::Sender::try_send) or a task.
+///
 /// ```
 /// use wireloom::{Observer, ObserverEvent, WebSocketConfig};
 ///

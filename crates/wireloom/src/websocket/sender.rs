@@ -186,7 +186,7 @@ impl Sender {
     /// Ready when it was queued, or with `false` when the policy has dropped it.
     fn poll_queue(&self, cx: &Context<'_>, outgoing: Outgoing<'_>) -> Poll<Result<bool, WebSocketError>> {
         let mut state = self.shared.lock();
-        ready!(state.poll_observer(self.waiter, cx));
+        ready!(state.poll_observer_unless_ended(self.waiter, cx));
         if let Poll::Ready(queued) = queue(&mut state, outgoing) {
             return Poll::Ready(queued.map_err(|error| *error));
         }
@@ -218,7 +218,7 @@ impl Sender {
         poll_fn(|cx| {
             let mut state = self.shared.lock();
             if end.is_none() {
-                ready!(state.poll_observer(self.waiter, cx));
+                ready!(state.poll_observer_unless_ended(self.waiter, cx));
                 state.session.core.send_ping(clock::now(), payload)?;
             }
             // Under the same lock: before the unlock, a queue without a flusher gets a task.

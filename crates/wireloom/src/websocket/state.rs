@@ -616,6 +616,14 @@ impl State {
         Poll::Pending
     }
 
+    /// As [`poll_observer`](Self::poll_observer) for a sender, which also is ready when nothing can be written any more: the observer may hang.
+    pub(super) fn poll_observer_unless_ended(&mut self, waiter: Waiter, cx: &Context<'_>) -> Poll<()> {
+        if self.session.is_observer_behind() && self.link.write_error().is_none() {
+            return self.poll_observer(waiter, cx);
+        }
+        Poll::Ready(())
+    }
+
     /// Whether a message that is sent now would wait for too long.
     pub(super) fn is_slow(&self) -> bool {
         self.session.core.is_congested() || self.slow.is_overdue(clock::now)

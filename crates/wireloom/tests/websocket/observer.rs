@@ -13,7 +13,7 @@ use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Delivery, Opcode, Role};
 use wireloom::{
     CloseCode, Observer, ObserverEvent, Receiver, Request, Sender, Server, SlowPeer, WebSocket,
-    WebSocketConfig,
+    WebSocketConfig, WebSocketError,
 };
 use wireloom_testing::frame::upgrade_request;
 
@@ -339,9 +339,50 @@ async fn an_observer_that_is_slow_stops_senders() {
     }
 }
 
+// The events of the end wait behind the one that hangs.
+#[tokio::test(flavor = "multi_thread")]
+async fn senders_that_wait_for_an_observer_are_told_that_the_connection_is_lost() {
+    let (peer, transport) = tokio::io::duplex(1 << 24);
+    let (has_begun, begun) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let hang = Mutex::new(Some((has_begun, released)));
+    let config = WebSocketConfig {
+        observer: Some(Observer::new(move |_| {
+            if let Some((has_begun, released)) = hang.lock().unwrap().take() {
+                has_begun.send(()).unwrap();
+                let _ = released.recv();
+            }
+        })),
+        ..WebSocketConfig::default()
+    };
+    let (mut sender, _receiver) = open(transport, Role::Server, config).split();
+    let (mut first, mut sending, mut pinging) = (sender.clone(), sender.clone(), sender.clone());
+    let delivering = std::thread::spawn(move || first.try_send("first"));
+    begun.recv().unwrap();
+    while sender.try_send("x").unwrap() {}
+    let sending = tokio::spawn(async move { sending.send("x").await });
+    let pinging = tokio::spawn(async move { pinging.ping(b"x").await });
+    drop(peer);
+    sender.close(CloseCode::NORMAL, "").await.unwrap_err();
+    for waiting in [sending, pinging] {
+        let sent = tokio::time::timeout(Duration::from_secs(60), waiting).await;
+        sent.expect("it waits for the observer").unwrap().unwrap_err();
+    }
+    assert_eq!(sender.send("x").await, Err(WebSocketError::ConnectionLost));
+    drop(release);
+    assert_eq!(delivering.join().unwrap(), Ok(true));
+}
+
 // A task of the runtime delivers what is left of many events.
 #[test]
 fn all_events_are_delivered_although_the_runtime_ends() {
+    for panics in [false, true] {
+        let events = events_of_a_runtime_that_ends(panics);
+        assert!(matches!(events.last(), Some(ObserverEvent::CloseDone(_))), "{panics} {:?}", events.last());
+    }
+}
+
+fn events_of_a_runtime_that_ends(panics: bool) -> Vec<ObserverEvent> {
     const PINGS: usize = 2_000;
     let (events, receivers): (_, Arc<Mutex<Option<Receiver>>>) =
         (Arc::new(Mutex::new(Vec::new())), Arc::default());
@@ -353,16 +394,20 @@ fn all_events_are_delivered_although_the_runtime_ends() {
         // As another thread would, until the end.
         assert!((0..PINGS).any(|_| !is_pending(receiver.recv())));
     }));
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(async {
-        let peer = std::io::Cursor::new([0x89, 0].repeat(PINGS));
-        let transport = tokio::io::join(peer, tokio::io::sink());
-        let (mut sender, receiver) = open(transport, Role::Client, config).split();
-        *receivers.lock().unwrap() = Some(receiver);
-        assert!(sender.try_send("hello").unwrap());
-    });
-    drop(runtime);
-    let events = events.lock().unwrap();
-    assert!(events.len() > 3 * PINGS, "{}", events.len());
-    assert!(matches!(events.last(), Some(ObserverEvent::CloseDone(_))), "{:?}", events.last());
+    let run = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let peer = std::io::Cursor::new([0x89, 0].repeat(PINGS));
+            let transport = tokio::io::join(peer, tokio::io::sink());
+            let (mut sender, receiver) = open(transport, Role::Client, config).split();
+            *receivers.lock().unwrap() = Some(receiver);
+            assert!(sender.try_send("hello").unwrap());
+        });
+        assert!(!panics, "the runtime is dropped by this panic");
+    };
+    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+    assert_eq!(ran.is_err(), panics);
+    let events = std::mem::take(&mut *events.lock().unwrap());
+    assert!(events.len() > 3 * PINGS, "{panics} {}", events.len());
+    events
 }
