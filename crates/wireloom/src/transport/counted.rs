@@ -52,6 +52,10 @@ impl AsyncRead for Counted {
         if !self.read_ahead.is_empty() {
             let len = self.read_ahead.len().min(into.remaining());
             into.put_slice(&self.read_ahead.split_to(len));
+            if self.read_ahead.is_empty() {
+                // It still holds the allocation.
+                self.read_ahead = BytesMut::new();
+            }
             return Poll::Ready(Ok(()));
         }
         let len = ready!(self.io.poll_read(cx, into.initialize_unfilled()))?;
@@ -85,5 +89,23 @@ impl AsyncWrite for Counted {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.io.poll_shutdown(cx)
+    }
+}
+
+#[cfg(all(test, feature = "server"))]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_that_were_read_ahead_need_no_memory_afterwards() {
+        let mut bytes = BytesMut::with_capacity(16 << 10);
+        bytes.extend_from_slice(b"hello");
+        let mut counted = Counted::new(Io::of(tokio::io::empty())).with_read_ahead(bytes);
+        let mut read = [0; 5];
+        counted.read_exact(&mut read).await.unwrap();
+        assert_eq!((&read, counted.read_ahead.capacity()), (b"hello", 0));
     }
 }

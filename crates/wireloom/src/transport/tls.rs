@@ -106,7 +106,8 @@ fn server_config(
 }
 
 impl ServerTls {
-    /// A certificate with its chain and its key, from PEM files. A server checks the files every few seconds and loads changed ones.
+    /// A certificate with its chain and its key, from PEM files. A server reads both files every few seconds and uses changed ones, so they must
+    /// stay readable for its user, also after it has given up privileges.
     ///
     /// # Errors
     /// A file cannot be read, or is invalid.
@@ -163,7 +164,7 @@ impl ServerTls {
         config
     }
 
-    /// Loads the files if they have changed. Returns whether they had.
+    /// Reads both files, and loads them if they have changed. Returns whether they had.
     ///
     /// # Errors
     /// A file cannot be read or is invalid; the certificate in use stays in use.

@@ -469,6 +469,24 @@ async fn each_attempt_is_prepared() {
     assert!(matches!(socket.next().await, Err(Error::Refused(response)) if response.status() == 401));
 }
 
+// It knows better than a server: its credentials may be gone.
+#[tokio::test]
+async fn a_final_error_of_the_preparation_is_final_after_a_connection_too() {
+    let at = fresh_tokens().await;
+    let mut number = 0;
+    let mut socket =
+        Connector::new().reconnecting(format!("ws://{at}/"), quick()).prepare(move |mut attempt| {
+            number += 1;
+            attempt.connector = attempt.connector.header("Authorization", format!("Bearer {number}"));
+            let prepared = if number == 1 { Ok(attempt) } else { Err(Error::TlsRequired) };
+            async move { prepared }
+        });
+    connected(&mut socket).await;
+    assert!(lost(&mut socket).await.retry_in.is_some());
+    assert_eq!(socket.next().await.unwrap_err(), Error::TlsRequired);
+    assert!(socket.next().await.unwrap().is_none());
+}
+
 #[tokio::test]
 async fn other_tasks_send_over_every_connection() {
     let (mode, watched) = watch::channel(Mode::Pass);

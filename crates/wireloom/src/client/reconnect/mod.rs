@@ -201,7 +201,8 @@ impl Connector {
 
 impl Reconnecting {
     /// Calls `prepare` before each attempt with the request as it was configured, and makes the request that it returns: for
-    /// tokens that expire, or another server. An error counts as a failed attempt.
+    /// tokens that expire, or another server. An error counts as a failed attempt, for the reason [`LossReason::NotOpened`], also after the
+    /// WebSocket was open: one that is not [temporary](LossReason::is_temporary) is final.
     ///
     /// ```no_run
     /// # async fn fresh_token() -> Result<String, wireloom::Error> { Ok(String::new()) }
@@ -252,7 +253,10 @@ impl Reconnecting {
                 }
                 State::Preparing(preparing) => match ready!(preparing.as_mut().poll(cx)) {
                     Ok(attempt) => self.state = connecting(attempt),
-                    Err(error) => return Poll::Ready(self.connected(Err(error)).map(Some)),
+                    // The application knows whether its error is final.
+                    Err(error) => {
+                        return Poll::Ready(self.not_opened(error, LossReason::NotOpened).map(Some));
+                    }
                 },
                 State::Connecting(connecting) => {
                     let opened = ready!(connecting.as_mut().poll(cx));
@@ -312,15 +316,14 @@ impl Reconnecting {
                 self.state = State::Open(Box::new(open));
                 Ok(ReconnectEvent::Connected(connected))
             }
-            Err(error) => {
-                let reason = match self.lost_at {
-                    None => LossReason::NotOpened(error.clone()),
-                    Some(_) => LossReason::NotReopened(error.clone()),
-                };
-                let retry_in = self.wait(&reason).ok_or_else(|| error.clone())?;
-                Ok(ReconnectEvent::NotOpened { error, retry_in })
-            }
+            Err(error) if self.lost_at.is_none() => self.not_opened(error, LossReason::NotOpened),
+            Err(error) => self.not_opened(error, LossReason::NotReopened),
         }
+    }
+
+    fn not_opened(&mut self, error: Error, reason: fn(Error) -> LossReason) -> Result<ReconnectEvent, Error> {
+        let retry_in = self.wait(&reason(error.clone())).ok_or_else(|| error.clone())?;
+        Ok(ReconnectEvent::NotOpened { error, retry_in })
     }
 
     /// The connection has ended. `None` when this end has closed it and the peer has confirmed.

@@ -112,7 +112,7 @@ impl fmt::Debug for Retry {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The connection could not be opened. None was open before.
+    /// The connection could not be opened, and none was open before; or [`prepare`](super::Reconnecting::prepare) has returned this error.
     NotOpened(Error),
     /// The connection could not be opened again.
     NotReopened(Error),
