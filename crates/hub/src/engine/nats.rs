@@ -411,9 +411,11 @@ impl Engine for NatsEngine {
         len_max: usize,
     ) -> EngineFuture<'a, Recovery> {
         Box::pin(async move {
+            // Before the history is read: what is missed on a later connection is not in it.
+            let connection = self.nats.connection();
             let recovery = history::recover(&self.nats, channel, since, mode, retention, len_max).await?;
             if let Some(follower) = self.follower(channel) {
-                follower.follow_from(&recovery.position, &self.nats).await;
+                follower.follow_from(&recovery.position, connection).await;
             }
             Ok(within(recovery, len_max).await)
         })

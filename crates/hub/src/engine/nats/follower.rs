@@ -61,14 +61,15 @@ impl Follower {
         Self { channel: channel.into(), cursor: Mutex::default(), sync: Notify::new() }
     }
 
-    /// Follows from this position on: a subscriber starts there, and must not miss any later publication.
-    pub(super) async fn follow_from(&self, position: &Position, nats: &Nats) {
+    /// Follows from this position on, which was read on this connection or on a later one: a subscriber starts there, and must not miss any
+    /// later publication.
+    pub(super) async fn follow_from(&self, position: &Position, connection: u64) {
         self.cursor.lock().await.get_or_insert_with(|| Cursor {
             epoch: position.epoch.clone(),
             complete: position.offset,
             delivered: 0,
             is_in_parts: false,
-            connection: nats.connection(),
+            connection,
         });
     }
 
@@ -208,12 +209,14 @@ impl Follower {
             && live.sequence > at.complete
             && is_missing
         {
+            // It is closed only with the hub.
+            let _permit = nats.comparing.acquire().await;
             if self.read_missing(nats, delivery, at, retention).await? {
                 return Ok(true);
             }
-            // The stream may not hold the live publication yet, where several servers keep it.
+            // The stream may not hold the live publication yet, where several servers keep it. Or what was missed is lost.
             // Or it belongs to an earlier stream.
-            if live.sequence <= at.complete || live.epoch != at.epoch {
+            if live.sequence <= at.delivered || live.epoch != at.epoch {
                 return Ok(false);
             }
         }
@@ -277,7 +280,17 @@ impl Follower {
             }
             tokio::task::yield_now().await;
         }
-        at.delivered = position.offset;
+        at.delivered = match caught_up {
+            // What has arrived live meanwhile is still delivered.
+            CaughtUp::Lost if self.channel != COMMANDS => {
+                if position.epoch == at.epoch {
+                    at.delivered
+                } else {
+                    0
+                }
+            }
+            _ => position.offset,
+        };
         at.complete = position.offset;
         at.epoch = position.epoch;
         at.is_in_parts = caught_up == CaughtUp::Part;
