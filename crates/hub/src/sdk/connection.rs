@@ -336,14 +336,15 @@ impl Connection {
         Lost::retry(reason)
     }
 
-    /// Sends the commands and closes the connection, for which the server may take `timeout`.
+    /// Sends the commands and closes the connection, for which the server may take `timeout`. Returns whether all of them have left.
     pub(super) async fn close(
         mut self,
         mut commands: VecDeque<Command>,
         len_max: usize,
         mut is_wanted: impl FnMut(&Command) -> bool,
-    ) {
+    ) -> bool {
         let limit = self.timeout;
+        let mut have_left = false;
         let closing = async {
             loop {
                 if !self.is_sending() {
@@ -352,8 +353,11 @@ impl Connection {
                 if !self.is_sending() {
                     break;
                 }
-                self.recv(true).await?;
+                if matches!(self.recv(true).await?, Received::Unsent) {
+                    return Err(self.end());
+                }
             }
+            have_left = true;
             let _ = self.socket.close(CloseCode::NORMAL, "").await;
             while let Ok(Some(_)) = self.socket.recv_owned().await {}
             Ok::<_, Lost>(())
@@ -361,6 +365,7 @@ impl Connection {
         if timeout(limit, closing).await.is_err() {
             drop(self.socket.into_inner());
         }
+        have_left
     }
 }
 

@@ -453,7 +453,9 @@ impl Task {
                         None => None,
                     };
                     let is_wanted = |command: &Command| is_wanted(&mut self.pending, command);
-                    connection.close(commands, self.builder.batch_len_max(), is_wanted).await;
+                    if connection.close(commands, self.builder.batch_len_max(), is_wanted).await {
+                        self.handle_sent(&VecDeque::new());
+                    }
                     return Err(End::Closed(done));
                 }
                 () = tokio::task::yield_now(), if handles && !replies.is_empty() => {}

@@ -734,6 +734,31 @@ async fn the_end_waits_for_what_is_being_sent() {
     assert_eq!(commands_in(&message)[0]["send"]["data"].to_string(), data);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_message_that_leaves_before_the_end_is_sent() {
+    let (opened, mut server) = open(100).await;
+    let (client, mut task) = client(1);
+    let send = Some(SendRequest { data: json!("x".repeat(10_000)).to_string().into() });
+    let (request, sent) = call(Command { send, ..Command::default() });
+    client.requests.try_send(request).unwrap();
+    tokio::spawn(async move {
+        if let Err(end) = task.serve(opened).await {
+            task.finish(end).await;
+        }
+    });
+    let ending = async {
+        // It is being sent.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        client.disconnect().await;
+        sent.await.unwrap()
+    };
+    let receiving = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        while server.recv_owned().await.unwrap().is_some() {}
+    };
+    assert_eq!(tokio::join!(ending, receiving).0, Ok(Reply::default()));
+}
+
 /// Its caller may make it again.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_was_given_up_is_not_sent() {
