@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use jsonwebtoken::errors::ErrorKind;
-use jsonwebtoken::jwk::{JwkSet, PublicKeyUse};
+use jsonwebtoken::jwk::{JwkSet, KeyOperations, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
@@ -343,6 +343,11 @@ impl Verifier {
             .filter_map(|keys| keys.remote.as_ref())
     }
 
+    /// How long the token of a connection is accepted after its `exp`.
+    pub(crate) fn leeway_of_connect(&self) -> Duration {
+        self.connect.leeway
+    }
+
     /// Calls `verify`, which verifies the token of a connection, when it is its turn; the turn is over before anything else is awaited.
     /// Fetches the keys at a URL if the token names one that is not known, and charges the check.
     pub(crate) async fn in_turn_of_connect<T>(&self, token: &str, verify: impl FnOnce() -> T) -> T {
@@ -496,7 +501,13 @@ impl Keys {
                 let own = jwk.common.key_algorithm.map(|own| own.to_string().parse::<Algorithm>().ok());
                 let has_other_use =
                     jwk.common.public_key_use.as_ref().is_some_and(|own| *own != PublicKeyUse::Signature);
-                if has_other_use || own.is_some_and(|own| own != Some(header.alg)) {
+                // RFC 7517 §4.3.
+                let is_for_others = jwk
+                    .common
+                    .key_operations
+                    .as_ref()
+                    .is_some_and(|own| !own.contains(&KeyOperations::Verify));
+                if has_other_use || is_for_others || own.is_some_and(|own| own != Some(header.alg)) {
                     return Err(Flaw::KeyAlgorithm.into());
                 }
                 let key = DecodingKey::from_jwk(&jwk).map_err(Flaw::from)?;
@@ -899,13 +910,19 @@ mod tests {
         }
     }
 
-    /// RFC 7517 §4.2, §4.4: such as the key that an identity provider encrypts with.
+    /// RFC 7517 §4.2 to §4.4: such as the key that an identity provider encrypts with.
     #[test]
     fn refuses_a_key_of_the_set_that_is_not_for_signatures() {
         let text = serde_json::from_str::<serde_json::Value>(JWKS).unwrap();
-        for (name, value) in [("alg", "RSA-OAEP"), ("alg", "invented"), ("use", "enc"), ("use", "invented")] {
+        for (name, value) in [
+            ("alg", json!("RSA-OAEP")),
+            ("alg", json!("invented")),
+            ("use", json!("enc")),
+            ("use", json!("invented")),
+            ("key_ops", json!(["encrypt", "sign"])),
+        ] {
             let mut set = text.clone();
-            set["keys"][0][name] = value.into();
+            set["keys"][0][name] = value.clone();
             let config = TokenConfig { jwks: Some(set.to_string()), ..TokenConfig::default() };
             let verifier = Verifier::new(&config).unwrap();
             for (algorithm, id, key) in algorithms() {

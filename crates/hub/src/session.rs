@@ -431,7 +431,7 @@ impl Session {
             return match self.connect(id, &connect).await {
                 Err(Denied::Refused(refusal)) => {
                     self.refuse(id, refusal);
-                    Ok(())
+                    self.check_stale()
                 }
                 Err(Denied::Ended(reason)) => Err(reason),
                 Ok(()) => Ok(()),
@@ -455,6 +455,13 @@ impl Session {
         }
         self.client.send(&reply);
         Ok(())
+    }
+
+    /// Of a session that was refused: if it has the next command already, it is never idle, which is when deadlines are looked at.
+    fn check_stale(&mut self) -> Result<(), Disconnect> {
+        let State::Connecting { stale } = &mut self.kept.state else { return Ok(()) };
+        let is_over = stale.is_over(self.node.clock.now(), self.node.settings().config.client.stale_after);
+        if is_over { Err(Disconnect::Stale) } else { Ok(()) }
     }
 
     fn handle_pong(&mut self) -> Result<(), Disconnect> {
@@ -543,12 +550,8 @@ impl Session {
     }
 
     async fn connect(&mut self, id: u32, request: &ConnectRequest) -> Result<(), Denied> {
-        let State::Connecting { stale } = &mut self.kept.state else {
+        if !matches!(self.kept.state, State::Connecting { .. }) {
             return Err(Disconnect::BadRequest.into());
-        };
-        // A session that is refused and has the next command already is never idle, which is when deadlines are looked at.
-        if stale.is_over(self.node.clock.now(), self.node.settings().config.client.stale_after) {
-            return Err(Disconnect::Stale.into());
         }
         self.emulate_headers(&request.headers).map_err(Denied::Refused)?;
         let Authenticated { mut grant, mut subs, meta } = self.authenticate(request).await?;
@@ -666,7 +669,8 @@ impl Session {
             };
             grant = hook(event).await.map_err(Denied::Ended)?;
             grant.info = copied(grant.info);
-            is_cut = grant.expires_at.is_some_and(|at| expires_at.is_none_or(|token| at < token));
+            let exp = expires_at.map(|at| at.saturating_sub(settings.verifier.leeway_of_connect()));
+            is_cut = grant.expires_at.is_some_and(|at| exp.is_none_or(|exp| at < exp));
             grant.expires_at = [grant.expires_at, expires_at].into_iter().flatten().min();
             subs.retain(|(name, _)| grant.channels.contains(name));
         } else if let Some(endpoint) = settings.proxies.connect.as_ref().filter(|_| !has_token) {

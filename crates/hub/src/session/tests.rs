@@ -186,6 +186,36 @@ async fn a_token_does_not_extend_what_a_callback_has_granted() {
     }
 }
 
+/// Such as one that rounds up.
+#[tokio::test(start_paused = true)]
+async fn a_callback_that_grants_a_part_of_the_leeway_cuts_nothing() {
+    let config = HubConfig::from_toml("[token]\nhmac_secret = \"secret\"\nleeway = \"1m\"\n").unwrap();
+    let [now, leeway] = [Clock::new().now().as_secs(), 60];
+    let sign = |exp| {
+        config
+            .sign_token(&TokenClaims { user: "7".into(), exp: Some(exp), ..TokenClaims::default() })
+            .unwrap()
+    };
+    let [first, second] = [now + 3_600, now + 7_200];
+    for (granted, expected) in
+        [(first - 1, first - 1), (first, second + leeway), (first + 2, second + leeway)]
+    {
+        let hub = Hub::builder().config(config.clone()).on_connect(move |_| async move {
+            let expires_at = Some(Duration::from_secs(granted));
+            Ok(ConnectGrant { user: "7".into(), expires_at, ..ConnectGrant::default() })
+        });
+        let node = hub.build().unwrap().0;
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
+        let connect = format!("{{\"id\":1,\"connect\":{{\"token\":\"{}\"}}}}", sign(first));
+        session.handle_message(connect.as_str().into()).await;
+        assert_eq!(client.expires_at(), Some(Duration::from_secs(granted)));
+        let refresh = format!("{{\"id\":2,\"refresh\":{{\"token\":\"{}\"}}}}", sign(second));
+        session.handle_message(refresh.as_str().into()).await;
+        assert_eq!(client.expires_at(), Some(Duration::from_secs(expected)), "{granted}");
+    }
+}
+
 /// A message of 64 KiB is not several megabytes of subscriptions while a token is verified.
 #[tokio::test]
 async fn a_connect_command_is_not_much_longer_in_memory() {
