@@ -223,6 +223,8 @@ pub(crate) enum Subscription {
 pub(crate) struct Pending {
     /// If presence is to list the client: the information that others see in this channel only, as JSON.
     pub(crate) listed: OnceLock<bytes::Bytes>,
+    /// Set if its end is reported to the backend.
+    pub(crate) opened: OnceLock<Opened>,
 }
 
 impl Subscription {

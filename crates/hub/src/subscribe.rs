@@ -20,7 +20,6 @@ use crate::filter::Filter;
 use crate::history::{Position, Retention};
 use crate::hooks::{Refusal, SubscribeEvent, SubscribeGrant, copied};
 use crate::node::{Node, retention};
-use crate::opened::Opened;
 use crate::outbox::Later;
 use crate::protocol::{Encoding, ErrorCode, Reply, SubscribeRequest, SubscribeResult};
 use crate::proxy::{Caller, Headers};
@@ -61,8 +60,6 @@ struct Reserved {
     /// Its entry in the client's list.
     pending: Arc<Pending>,
     step: Step,
-    /// Set if its end is reported to the backend.
-    opened: Option<Opened>,
 }
 
 /// The steps that a drop undoes.
@@ -85,10 +82,6 @@ impl Drop for Reserved {
         if let Step::Followed { .. } = self.step {
             self.node.engine().unsubscribe(&self.channel);
         }
-        if let Some(opened) = self.opened.take() {
-            let code = ErrorCode::Internal;
-            self.node.events.end(opened, code.code(), "not established");
-        }
         if !matches!(self.step, Step::Done) {
             let mut subscriptions = lock(&self.client.subscriptions);
             if subscriptions.get(&self.channel).is_some_and(|one| one.is(&self.pending)) {
@@ -97,6 +90,9 @@ impl Drop for Reserved {
             drop(subscriptions);
             if self.pending.listed.get().is_some() {
                 self.node.unlist(&self.channel, &self.client);
+            }
+            if let Some(opened) = self.pending.opened.get().cloned() {
+                self.node.events.end(opened, ErrorCode::Internal.code(), "not established");
             }
         }
     }
@@ -155,7 +151,7 @@ pub(crate) async fn subscribe(
         subscriptions.insert(name.into(), Subscription::Pending(pending.clone()));
     }
     let (node, client) = (node.clone(), client.clone());
-    let reserved = Reserved { node, client, channel: name.into(), pending, step: Step::Listed, opened: None };
+    let reserved = Reserved { node, client, channel: name.into(), pending, step: Step::Listed };
     let mut grant = authorise(&reserved.node, &reserved.client, &request).await?;
     let mut options = reserved.node.options(&reserved.channel).ok_or(ErrorCode::UnknownChannel)?;
     grant.overrides.apply(&mut options);
@@ -292,11 +288,12 @@ async fn add(
     node.engine().subscribe(&reserved.channel).await.map_err(|error| reserved.refusal(&error))?;
     reserved.step = Step::Followed { key };
     let (start, mut result) = position(&reserved, request, &options, grant.filter).await?;
-    if options.unsubscribe_events {
-        reserved.opened = node.prepare(&client, Some(&command.channel));
-        if let Some(opened) = &reserved.opened {
-            node.events.open(opened).await.map_err(|error| reserved.refusal(&error))?;
-        }
+    if options.unsubscribe_events
+        && let Some(opened) = node.prepare(&client, Some(&command.channel))
+    {
+        // First, so that its end is reported whatever happens.
+        let opened = reserved.pending.opened.get_or_init(|| opened);
+        node.events.open(opened).await.map_err(|error| reserved.refusal(&error))?;
     }
     // Where the backend renews subscriptions, clients need not.
     let renewed_by_backend = options.sub_refresh_proxy != ProxyChoice::Off;
@@ -430,7 +427,7 @@ impl Established {
             if !subscriptions.get(&channel).is_some_and(|one| one.is(&reserved.pending)) {
                 return false;
             }
-            active.set_opened(reserved.opened.take());
+            active.set_opened(reserved.pending.opened.get().cloned());
             // With the name that all subscribers of the channel share.
             subscriptions.insert(channel.clone(), Subscription::Active(active));
             reserved.step = Step::Done;

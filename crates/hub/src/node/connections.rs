@@ -248,7 +248,7 @@ impl Host for Node {
             let subscriptions = lock(&client.subscriptions);
             all.extend(subscriptions.iter().filter_map(|(_, subscription)| match subscription {
                 Subscription::Active(active) => active.opened().cloned(),
-                Subscription::Pending(_) => None,
+                Subscription::Pending(pending) => pending.opened.get().cloned(),
             }));
         }
         all

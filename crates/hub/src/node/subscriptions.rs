@@ -124,8 +124,9 @@ impl Node {
                         subscriptions.remove(channel);
                         active
                     }
-                    // Commands are executed one after the other, so that no subscribe command is in progress.
-                    Some(Subscription::Pending(_)) | None => return Ok(()),
+                    // Commands are executed one after the other, so that it is not the client's.
+                    Some(Subscription::Pending(_)) => return Err(ErrorCode::PermissionDenied),
+                    None => return Ok(()),
                 }
             };
             self.left(changes, channel, client, active, 0, "client unsubscribed");

@@ -18,7 +18,7 @@ use crate::events::Host as _;
 use crate::history::HistoryQuery;
 use crate::hub::{Hub, PublishOptions};
 use crate::outbox::Taken;
-use crate::protocol::{Disconnect, Encoding, Publication, SubscribeRequest};
+use crate::protocol::{Disconnect, Encoding, ErrorCode, Publication, SubscribeRequest};
 use crate::proxy::Headers;
 use crate::rights::{self, Operation, Requester};
 use crate::shards::lock;
@@ -564,6 +564,17 @@ async fn a_lost_lease_ends_connections_that_are_older_than_the_reports_of_their_
     assert!(subscribed.is_subscribed("a"));
     node.end_opened();
     assert_eq!([&subscribed, &other].map(|client| client.outbox.has_ended()), [true, false]);
+}
+
+#[tokio::test]
+async fn a_client_that_is_refused_to_end_what_the_server_makes_stays_subscribed() {
+    let hub = Hub::builder().build().unwrap();
+    let node = &hub.0;
+    let client = connected(node);
+    let pending = subscribe(node, &client, Request::from_server("a")).await.unwrap();
+    assert_eq!(node.unsubscribe_by_client("a", &client).await, Err(ErrorCode::PermissionDenied));
+    assert!(pending.start(Vec::new()).await);
+    assert_eq!(node.unsubscribe_by_client("a", &client).await, Err(ErrorCode::PermissionDenied));
 }
 
 /// The gap of a subscription is found by one task and ended by that, which may be late: the client may have subscribed again.
