@@ -8,10 +8,11 @@
 //!            +-- refused for good -----------------------------------------------+
 //! ```
 //!
-//! Layers: `deliveries`, `entry`, `server_side`, `sweep`, `tokens`.
+//! Layers: `deliveries`, `entry`, `pending`, `server_side`, `sweep`, `tokens`.
 
 mod deliveries;
 mod entry;
+mod pending;
 mod server_side;
 mod sweep;
 mod tokens;
@@ -27,6 +28,7 @@ use tokio::time::Instant;
 
 use self::deliveries::{Deliveries, Event};
 use self::entry::{Entry, State, WrongBase};
+use self::pending::{Pending, is_wanted};
 use self::server_side::ServerSide;
 use self::sweep::Sweep;
 use self::tokens::{Token, Tokens};
@@ -87,22 +89,6 @@ pub(super) enum Notice {
 pub(super) struct Call {
     pub(super) command: Command,
     pub(super) done: oneshot::Sender<Result<Reply, ClientError>>,
-}
-
-/// A command that waits for its reply.
-enum Pending {
-    Call(oneshot::Sender<Result<Reply, ClientError>>),
-    Subscribe { channel: String, key: u64 },
-    Refresh,
-    SubRefresh { channel: String, key: u64 },
-    Unsubscribe,
-}
-
-impl Pending {
-    /// Whether it is a call whose caller has given up.
-    fn has_gone(&self) -> bool {
-        matches!(self, Self::Call(done) if done.is_closed())
-    }
 }
 
 /// Of the lists of callers.
@@ -989,15 +975,6 @@ impl Task {
             }
         }
     }
-}
-
-/// Whether a command is still to be sent. One whose caller has given up is not: the caller may make the call again.
-fn is_wanted(pending: &mut HashMap<u32, Pending>, command: &Command) -> bool {
-    let has_gone = pending.get(&command.id).is_some_and(Pending::has_gone);
-    if has_gone {
-        pending.remove(&command.id);
-    }
-    !has_gone
 }
 
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
