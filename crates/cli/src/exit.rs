@@ -36,7 +36,8 @@ Exit codes:
      a status of 400 or more
   4  --expect, --count or --fail-if-slower was not met, or a load to merge was interrupted
   5  the connection broke, the peer violated the protocol or a limit, the input is malformed, not
-     all of --data was sent, the output cannot be written, or the program of --exec failed
+     all of --data was sent, the output or a recording cannot be written, or the program of --exec
+     failed
   6  timed out: connecting, the handshake, the response, or sending --data
   7  TLS failed: the certificate is not trusted, or there is no protocol in common
   130, 143  SIGINT or SIGTERM ended a load, whose result up to then is printed; serve before it
