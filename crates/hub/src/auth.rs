@@ -94,7 +94,7 @@ impl fmt::Display for Flaw {
             }
             Self::UnknownKey => "its key (kid) is in no key set",
             Self::KeyAlgorithm => {
-                "its algorithm is not the one of its key (kid), or the key is not for signatures (use)"
+                "its algorithm is not the one of its key (kid), or the key is not for signatures (use, key_ops)"
             }
             Self::Signature => "its signature is by another key",
             Self::Claims => "its claims cannot be read: one has another type",

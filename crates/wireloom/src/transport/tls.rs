@@ -50,7 +50,7 @@ struct Files {
     certificate: PathBuf,
     key: PathBuf,
     hasher: RandomState,
-    /// The hash of the contents in use. Times do not tell them apart: a file that is read while it is written may be complete within the same
+    /// The hash of the contents in use. Times are not enough: a file that is read while it is written may be complete within the same
     /// tick of the file system's clock.
     loaded: Mutex<u64>,
     /// The error of the last attempt to load them.
